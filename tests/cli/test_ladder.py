@@ -116,6 +116,14 @@ def test_explain_of_sizes_of_ones_own(run, op, size, says):
     assert code == 0 and says in first and sum(line.startswith("-> cpu.") for line in lines) == 1
 
 
+def test_a_ladder_is_timed_at_a_size_of_ones_own(run, monkeypatch):
+    timed = []
+    monkeypatch.setattr("tilewright.bench.climb.climb", lambda op, case, **options: timed.append(case) or iter([ROW]))
+    code, _, errors = run("ladder", "conv1d", "--size", "C=8,O=32,K=5", "--threads", "1")
+    assert code == 0, errors
+    assert [(case.C, case.O, case.K, case.dtype) for case in timed] == [(8, 32, 5, "float32")]
+
+
 def test_explain_of_sizes_in_another_class(run):
     _, out, _ = run("ladder", "conv1d", "--explain", "--size", "C=8,O=32,K=3", "--dtype", "bfloat16")
     assert "-> cpu.matmul: " in out and "cpu.channel_tiles: refused - dtype is bfloat16" in out
@@ -130,7 +138,10 @@ def test_explain_of_sizes_in_another_class(run):
         ("conv1d --explain --size K=0", "--size K=0: at least 1 is wanted"),
         ("conv1d --explain --size L=3,K=9", "leaves no output: K is 9 and L is 3"),
         ("conv1d --explain --size K=3 --k 3", "--k 3 and --size K=3 both choose sizes"),
-        ("conv1d --size K=3", "--size K=3 is for --explain"),
+        ("conv1d --size Q=3", "'Q=3' names no size of conv1d"),
+        ("conv1d --size K=3 --label gpt2", "--label gpt2 and --size K=3 both choose sizes"),
+        ("softmax --size shape=4x9 --dtype float16", "no rung of softmax accepts C=9, float16 on cpu"),
+        ("conv_transpose2d --k 5", "--k 5 is no size of conv_transpose2d; it takes none of --m, --n, --k"),
         ("all --explain --size K=3", "--size K=3 is for one operation"),
         ("conv_transpose2d --explain --size stride=2", "2 integers are wanted, as in 2x2"),
         ("conv_transpose2d --explain --size padding=1x1", "it cannot be given here"),

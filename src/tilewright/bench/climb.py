@@ -15,7 +15,7 @@ from tilewright.bench.measure import SEED, Call, Clock, Timing, interleave
 from tilewright.bench.peers import cpu_peers, peers_of
 from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.bench.roofs import measured_roofs
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import InputError, InternalError, UsageError
 from tilewright.ops.core.gpu.tensors import moved
 from tilewright.ops.core.ladder import Ladder, Rung, operations, trying, using
 from tilewright.ops.core.launch import threads
@@ -100,11 +100,28 @@ class Subject:
 
     def checked(self, rung: Rung, call: Callable[..., Any]) -> tuple[float, Call]:
         """(the worst error over its bound, the call that is timed): it writes to memory that exists."""
-        result, reference = call(), self.reference
-        bound = self.spec.bound(self.case, self.inputs, reference, rung.c)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            off = np.where(result == reference, 0.0, np.abs(result - reference) / bound)
-        return float(np.max(off, initial=0.0)), partial(call, out=empty(result.shape, result.dtype))
+        result, (exact, bound) = call(), self.allowed(rung)
+        return float(np.max(_errors(result, exact, bound), initial=0.0)), partial(
+            call, out=empty(result.shape, result.dtype)
+        )
+
+    def allowed(self, rung: Rung) -> tuple[np.ndarray, np.ndarray]:
+        """(the exact result, how far the rung's result may be off), float64 on the CPU."""
+        return self.reference, self.spec.bound(self.case, self.inputs, self.reference, rung.c)
+
+    def check(self, rung: Rung, result: Any) -> None:
+        """Raises InputError naming the worst element of the rung's result if it is beyond its bound."""
+        exact, bound = self.allowed(rung)
+        found = np.asarray(result if isinstance(result, np.ndarray) else result.double().cpu())[: len(exact)]
+        errors = np.nan_to_num(_errors(found, exact, bound), nan=np.inf)
+        if not errors.size or errors.max() <= 1:
+            return
+        worst = np.unravel_index(int(errors.argmax()), errors.shape)
+        at, most = ", ".join(map(str, worst)), np.broadcast_to(bound, exact.shape)[worst]
+        raise InputError(
+            f"{rung.name} is wrong on {self.ladder.op} {self.case.name}: its worst element, out[{at}], is "
+            f"{found[worst]:.7g}; it must be within {most:.2g} of {exact[worst]:.7g}. It is not timed"
+        )
 
 
 class GpuSubject(Subject):
@@ -161,6 +178,11 @@ class GpuSubject(Subject):
         every, few = self.spec.rows(self.case), self.spec.rows(probe.case)
         return every if timing.median_s * every / max(few, 1) < SLOW_S else few
 
+    def allowed(self, rung: Rung) -> tuple[np.ndarray, np.ndarray]:
+        """See `Subject`; of the first rows."""
+        exact, allowed = self.truth
+        return exact.double().cpu().numpy(), allowed(rung.c).double().cpu().numpy()
+
     def checked(self, rung: Rung, call: Callable[..., Any]) -> tuple[float, Call]:
         """See `Subject`. The call writes what the peer writes, 16 bits in a 16-bit class, and is checked in that form
         too."""
@@ -175,6 +197,12 @@ class GpuSubject(Subject):
             bound = bound + (exact.abs() + bound) * rounding.eps + rounding.smallest_normal * rounding.eps
             error = max(error, _error(call(out=out), exact, bound))
         return error, partial(call, out=out)
+
+
+def _errors(result: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """The error of each element over its bound."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(result == exact, 0.0, np.abs(result - exact) / bound)
 
 
 def _error(result, exact, bound) -> float:
@@ -202,10 +230,11 @@ class Candidate:
         return f"passed {self.error:.2f}{SLOW if self.rung.unfit(self.case.problem) else ''}"
 
 
-def climb(op: str, case, *, count: int, only: str | None = None) -> Iterator[Row]:
+def climb(op: str, case, *, count: int, only: str | None = None, mine: Rung | None = None) -> Iterator[Row]:
     """Rows for the rungs that accept `case`, on `count` threads, or on a GPU if that is the case's device.
 
-    only: one rung's name. Raises Refused if `only` refuses the case, ResourceError without a GPU that the case needs,
+    only: one rung's name. mine: a rung outside of the ladder, timed with its rungs if it accepts the case; InputError
+    if its check fails. Raises Refused if `only` refuses the case, ResourceError without a GPU that the case needs,
     InternalError if a rung's check fails: a wrong rung is never timed.
     """
     ladder, spec = parts(op)
@@ -218,6 +247,7 @@ def climb(op: str, case, *, count: int, only: str | None = None) -> Iterator[Row
 
         torch_on_a_gpu()
     rungs = [rung for rung in ladder.rungs.values() if not rung.refuses(case.problem) and only in (None, rung.name)]
+    rungs += [mine] if mine and not mine.refuses(case.problem) else []
     with threads(None if on_gpu else count):
         subject = (GpuSubject if on_gpu else Subject)(ladder, spec, case)
         candidates = {rung.name: candidate(rung, subject) for rung in rungs}
@@ -240,6 +270,8 @@ def checked_candidate(rung: Rung, subject: Subject) -> Candidate:
     call = subject.forced(rung)
     subject.finish()
     one_off_s = time.perf_counter() - start
+    if rung.name not in subject.ladder.rungs:
+        subject.check(rung, call())
     error, timed = subject.checked(rung, call)
     if not error <= 1:
         raise InternalError(

@@ -61,7 +61,7 @@ first where nothing can be resumed."""
 
 NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python says where the system gives none
 HELP = {"help_option_names": ["-h", "--help"]}
-READ = ("input", "kernel", "answers", "validate", "reference", "source")  # options that name files
+READ = ("input", "kernel", "mine", "answers", "validate", "reference", "source")  # options that name files
 WRITTEN = ("output", "image", "trace", "destination")
 TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}

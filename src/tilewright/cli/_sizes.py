@@ -1,4 +1,4 @@
-"""`--size` of `tilewright ladder --explain`: a problem of an operation, made of one of its bench sizes."""
+"""`--size` of `tilewright ladder`: a problem of an operation, made of one of its bench sizes."""
 
 from __future__ import annotations
 

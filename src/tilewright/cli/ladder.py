@@ -17,6 +17,7 @@ from tilewright.ops.core.ladder import operations
 
 if TYPE_CHECKING:
     from tilewright.bench.results import Row
+    from tilewright.ops.core.ladder import Rung
 
 LEGEND = """\
 time: median of the runs; spread: their 10th and 90th percentile, relative to the median
@@ -57,9 +58,8 @@ class Options:
         str | None,
         Option(
             metavar="LIST",
-            help="Only with --explain: explain one problem, as in C=8,O=32,K=3 for conv1d or "
-            "shape=4x1000 for softmax. Sizes that are missing are those of the first problem that is timed. A wrong "
-            "name prints the names.",
+            help="One problem instead of the models' sizes, as in C=8,O=32,K=3 for conv1d or shape=4x1000 for softmax. "
+            "Sizes that are missing are those of the first problem that is timed. A wrong name prints the names.",
             rich_help_panel=SIZES,
         ),
     ] = None
@@ -83,6 +83,15 @@ class Options:
         ),
     ] = None
     rung: Annotated[str | None, Option(metavar="RUNG", help="Only this kernel.", rich_help_panel=SHOWN)] = None
+    mine: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Also check, time and rank a kernel of your own: the function `kernel` of this Python file. The file "
+            "is executed. --list shows how a kernel is called.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = None
     explain: Annotated[
         bool,
         Option("--explain", help="Say which kernel would run, and why. Time nothing.", rich_help_panel=SHOWN),
@@ -140,9 +149,10 @@ def ladder(options: Options) -> None:
             _explain(tower, _cases(op, spec, options), options)
             continue
         cases = _cases(op, spec, options)
+        own = _mine(op, spec, cases, options)
         if len(cases) > 1:
             show(f"{op}, {len(cases)} sizes; Ctrl-C ends it, and --save saves a ladder when all of it is measured\n")
-        rows = [row for case in cases for count in counts for row in _climb(op, case, count, options)]
+        rows = [row for case in cases for count in counts for row in _climb(op, case, count, options, own)]
         if options.save and rows:
             for path in save_here(rows):
                 say(f"written to {path}")
@@ -168,24 +178,57 @@ def _show_operations(options: Options) -> None:
 
 def _list(options: Options) -> None:
     """The tables of rungs. Raises UsageError for an unknown operation."""
+    from textwrap import indent, wrap
+
     from tilewright.bench.climb import parts
+    from tilewright.bench.mine import contract
 
     for op in operations() if options.op == "all" else [options.op]:
-        show(parts(op)[0].table() + "\n")
+        table = parts(op)[0].table()
+        show("\n".join([table, "", indent("\n".join(wrap(contract(op), 116)), "  "), ""]))
 
 
-def _climb(op: str, case: Any, count: int, options: Options) -> list[Row]:
+def _mine(op: str, spec: Any, cases: list[Any], options: Options) -> Rung | None:
+    """The rung of --mine, checked at every size of the operation that it takes.
+
+    Raises InputError if it is wrong, Refused if it takes none of the cases that are timed.
+    """
+    if options.mine is None:
+        return None
+    from tilewright.bench.mine import check, load
+    from tilewright.errors import Refused, counted
+
+    own = load(op, options.mine, options.device)
+    if not any(not own.refuses(case.problem) for case in cases):
+        raise Refused(f"{own.name} takes no size that would be timed: {'; '.join(own.refuses(cases[0].problem))}")
+    every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
+    show(f"{own.name}: check a few rows of every size of {op}")
+    count = check(op, own, {case.name: case for case in (*every, *cases)}.values())
+    show(f"{own.name}: right on a few rows of {counted(count, 'size')}\n")
+    return own
+
+
+def _climb(op: str, case: Any, count: int, options: Options, own: Rung | None = None) -> list[Row]:
     """Time the rungs of one case on `count` threads. If nobody reads the output, only a ladder to save is worth it."""
     from tilewright.bench.climb import climb, parts
+    from tilewright.bench.mine import limit_threads, rank
     from tilewright.bench.noise import Watch, warning
 
     where = f"{count} thread{'s' * (count > 1)}" if count else "on the GPU"
     read = show(f"{op} {case.name}  {case.label}  {where}")
     if not read and not options.save:
         raise typer.Exit
+    rungs = parts(op)[0].rungs
+    if own:
+        if reasons := own.refuses(case.problem):
+            show(f"  not timed: {own.name} does not take it: {'; '.join(reasons)}")
+            return []
+        limit_threads(count)
     watch = Watch()
-    rows = watch.noted(list(climb(op, case, count=count, only=options.rung)))
-    show(_table(rows, {name: rung.idea for name, rung in parts(op)[0].rungs.items()}))
+    rows = watch.noted(list(climb(op, case, count=count, only=options.rung, mine=own)))
+    show(_table(rows, {name: rung.idea for name, rung in rungs.items()} | ({own.name: own.idea} if own else {})))
+    if own:
+        show(rank(own.name, rows, rungs))
     if text := warning(rows):
         say(text, err=True)
     return rows
@@ -196,36 +239,41 @@ def _check(options: Options) -> None:
     from tilewright.errors import UsageError
 
     op = options.op
-    for name in ("m", "n", "k", "size", "rung") if op == "all" else ():
+    for name in ("m", "n", "k", "size", "rung", "mine") if op == "all" else ():
         if (value := getattr(options, name)) is not None:
             raise UsageError(f"ladder all: --{name} {value} is for one operation", remedy="name it in place of all")
-    if options.size is not None and not options.explain and not options.list_:
-        remedy = "use --m, --n and --k to change the sizes that are timed"
-        raise UsageError(f"ladder {op}: --size {options.size} is for --explain", remedy=remedy)
     if options.device != "cpu" and options.threads is not None:
         raise UsageError(f"ladder {op}: --threads {options.threads} is for the CPU; --device {options.device} has none")
     alone = "explain" if options.explain else "list" if options.list_ else ""
     others = {
-        "explain": ("threads", "save", "list_"),
-        "list": ("m", "n", "k", "size", "dtype", "threads", "rung", "label", "save"),
+        "explain": ("threads", "save", "list_", "mine"),
+        "list": ("m", "n", "k", "size", "dtype", "threads", "rung", "label", "save", "mine"),
     }
-    for name in ("m", "n", "k", "label") if options.size is not None and options.explain else ():
+    for name in ("m", "n", "k", "label") if options.size is not None and not options.list_ else ():
         if (value := getattr(options, name)) is not None:
             raise UsageError(f"ladder {op}: --{name} {value} and --size {options.size} both choose sizes; give one")
+    if options.mine is not None and options.save:
+        why = "results/ holds rungs of the project only"
+        raise UsageError(f"ladder {op}: --save and --mine {options.mine} exclude each other: {why}")
     for name in others.get(alone, ()):
         if getattr(options, name):
             raise UsageError(f"ladder {op}: --{name.rstrip('_')} has no effect with --{alone}, which times nothing")
 
 
 def _cases(op: str, spec: Any, options: Options) -> list[Any]:
-    """The op's sizes, or the one that the options name. Raises UsageError naming the option that fits none."""
+    """The op's sizes, or the one that the options name. Raises UsageError naming the option that fits none, Refused if
+    no rung could be timed at it."""
+    from tilewright.bench.climb import parts
     from tilewright.errors import UsageError
 
     if options.device != "cpu" and not hasattr(spec, "device_sizes"):
         raise UsageError(f"{op} has no kernels for a GPU", remedy="use --device cpu")
     every = spec.sizes() if options.device == "cpu" else spec.device_sizes()
     if options.size is not None:
-        return [sized(op, every, options.size, options.dtype)]
+        case = sized(op, every, options.size, options.dtype)
+        if not options.explain and options.device == "cpu":
+            parts(op)[0].choose(case.problem)
+        return [case]
     classes = list(dict.fromkeys(case.dtype for case in every))
     found = [case for case in every if options.dtype in (None, case.dtype)]
     if not found and options.op == "all":

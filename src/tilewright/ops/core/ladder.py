@@ -77,6 +77,11 @@ class Rung:
         """The function that `prepare` names."""
         return _imported(self.prepare) if self.prepare else None
 
+    @cached_property
+    def taken(self) -> set[Hashable]:
+        """The problems that the rung accepted inside `trying`: asking its needs again takes longer than a small kernel."""
+        return set()
+
     def varied(self, **options: Any) -> Rung:
         """The rung with other values of its `swept` options, for `trying`. Raises UsageError for another option."""
         if unknown := options.keys() - self.swept.keys():
@@ -286,8 +291,11 @@ class Ladder:
         rung = rungs.get(self.op)
         if not isinstance(rung, Rung):
             return self._chosen(problem, rung)
+        if problem in rung.taken:
+            return rung
         if reasons := rung.refuses(problem):
             raise Refused(f"{self.op}.{rung.name} refuses {in_words(problem)}: {'; '.join(reasons)}")
+        rung.taken.add(problem)
         return rung
 
     def explain(self, problem: Hashable) -> str:

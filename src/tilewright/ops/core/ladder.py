@@ -79,7 +79,7 @@ class Rung:
 
     @cached_property
     def taken(self) -> set[Hashable]:
-        """The problems that the rung accepted inside `trying`: asking its needs again takes longer than a small kernel."""
+        """The problems that it accepted inside `trying`. Asking its needs again costs more than a small kernel."""
         return set()
 
     def varied(self, **options: Any) -> Rung:

@@ -209,12 +209,13 @@ def forced() -> dict[str, str]:
     """The rungs that are forced here, by operation, for a job that forces them where it works. The job says which of
     them have no effect, so `using` does not. Raises Refused inside `trying`."""
     rungs, ran = _forced.get()
+    named: dict[str, str] = {}
     for op, rung in rungs.items():
         if isinstance(rung, Rung):
             raise Refused(f"a job cannot run {op}.{rung.name} with options or a kernel of its own")
-    if rungs:
-        ran.update(rungs)
-    return dict(rungs)
+        named[op] = rung
+    ran.update(named)
+    return named
 
 
 class Ladder:

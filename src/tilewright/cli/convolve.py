@@ -44,7 +44,7 @@ class Options(JobOptions):
             "--kernel",
             "-k",
             metavar="KERNEL",
-            help="gaussian:SIGMA, box:SIZE, laplace, sobel:AXIS, a FILE.npy, or "
+            help="gaussian:SIGMA and box:SIZE in voxels, laplace, sobel:AXIS, a FILE.npy, or "
             "a FILE.txt with K and then K x K x K numbers.",
             rich_help_panel=FILES,
         ),

@@ -11,7 +11,7 @@ from tilewright.bench.climb import parts
 from tilewright.bench.report.sweeps import CROSS, Steps, bits, curves, of_sweeps, sweep_figure, sweep_table, sweeps
 from tilewright.bench.report.write import write
 from tilewright.bench.results import read, save
-from tilewright.errors import InternalError, Refused
+from tilewright.errors import InputError, Refused
 from tilewright.ops.core.ladder import Rung
 from tilewright.ops.core.launch import thread_count
 
@@ -68,7 +68,7 @@ def test_a_point_per_combination_checked_and_refused_ones_with_their_reason(rung
 
 
 def test_a_wrong_point_is_not_timed(rung, case):
-    with pytest.raises(InternalError, match=r"softmax\.cpu\.halves is wrong on .*not timed"):
+    with pytest.raises(InputError, match=r"cpu\.halves is wrong on softmax .*not timed"):
         sweep.sweep("softmax", case, [rung], {"scale": (1.0, 2.0)})
 
 

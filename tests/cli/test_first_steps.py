@@ -53,10 +53,10 @@ def no_gpu(monkeypatch):
     "command",
     [
         ("generate", "-p", "m", "-i", "in.txt", "-o", "out.txt", "--device", "cuda"),
-        ("generate", "-p", "m", "-i", "in.txt", "-o", "out.txt", "--rung", "matmul=simt.shared32"),
+        ("generate", "-p", "m", "-i", "in.txt", "-o", "out.txt", "--rung", "matmul=simt.shared"),
         ("plan", "generate", "-p", "m", "-i", "in.txt", "--device", "cuda"),
         ("plan", "generate", "-p", "m", "--count", "3", "--device", "cuda"),
-        ("plan", "generate", "-p", "m", "-i", "in.txt", "--rung", "matmul=simt.shared32"),
+        ("plan", "generate", "-p", "m", "-i", "in.txt", "--rung", "matmul=simt.shared"),
         ("ladder", "matmul", "--explain", "--device", "cuda"),
         ("ladder", "softmax", "--device", "cuda"),
         ("bench", "dcgan", "--device", "cuda"),
@@ -107,9 +107,9 @@ def test_load_names_its_dtypes(tmp_path):
 
 def test_a_refusal_of_a_rung_names_plain_sizes(rng):
     a = rng.standard_normal((4, 6)).astype(np.float32)
-    with using(matmul="simt.shared32"), pytest.raises(UsageError) as caught:
+    with using(matmul="simt.shared"), pytest.raises(UsageError) as caught:
         matmul(a, a.T)
-    assert str(caught.value).startswith("matmul.simt.shared32 refuses N=4, K=6, float32 on cpu\n")
+    assert str(caught.value).startswith("matmul.simt.shared refuses N=4, K=6, float32 on cpu\n")
 
 
 def test_every_problem_in_words():

@@ -68,7 +68,10 @@ def test_half_precision(tmp_path, weights):
     [
         (lambda w: w.pop("convs.0.bias"), r"tensor convs\.0\.bias \(3,\) is missing"),
         (lambda w: w.update(extra=np.zeros(2, np.float32)), r"'extra' \(2,\) is not part"),
-        (lambda w: w.update({"convs.0.bias": np.zeros(4, np.float32)}), r"convs\.0\.bias is \(4,\); \(3,\) is wanted"),
+        (
+            lambda w: w.update({"convs.0.bias": np.zeros(4, np.float32)}),
+            r"convs\.0\.bias is \(4,\); the configuration requires \(3,\)",
+        ),
         (lambda w: w.update({"convs.0.bias": np.zeros(3)}), r"convs\.0\.bias is float64"),
         (lambda w: w.update({"convs.0.bias": np.zeros(3, np.int32)}), r"convs\.0\.bias is int32"),
         (lambda w: [w.clear(), w.update(other=np.zeros(1, np.float32))], "the file has no tensor of such a model"),

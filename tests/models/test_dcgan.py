@@ -170,7 +170,7 @@ def test_noise_is_checked(z, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w.pop("norms.1.bias"), r"tensor norms\.1\.bias is missing; \(5,\) is wanted"),
+        (lambda w: w.pop("norms.1.bias"), r"tensor norms\.1\.bias is missing; the configuration requires \(5,\)"),
         (lambda w: w.update(extra=np.zeros(1)), "tensor extra is .*no such tensor"),
         (lambda w: w.update({"convs.0.weight": np.zeros((5, 5, 8, 5))}), r"convs\.0\.weight is .*\(5, 5, 5, 8\)"),
         (lambda w: w.update({"norms.2.running_var": np.array([1, 1, -0.5, 1, 1, 1, 1])}),

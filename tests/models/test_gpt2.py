@@ -193,7 +193,10 @@ def test_weights_that_do_not_fit_are_named():
     config = GPT2Config(vocab_size=9, n_positions=8, n_embd=16, n_layer=1, n_head=1)
     weights = random_weights(config)
     for change, message in (
-        ({"h.0.mlp.c_fc.bias": weights["ln_f.bias"]}, r"h.0.mlp.c_fc.bias is \(16,\); \(64,\)"),
+        (
+            {"h.0.mlp.c_fc.bias": weights["ln_f.bias"]},
+            r"h.0.mlp.c_fc.bias is \(16,\); the configuration requires \(64,\)",
+        ),
         ({"h.1.ln_1.bias": weights["ln_f.bias"]}, "no such tensor"),
     ):
         with pytest.raises(InputError, match=message):

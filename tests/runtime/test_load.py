@@ -91,5 +91,5 @@ def test_a_bad_field_is_told_without_the_words_of_a_library(model, fields, messa
 
 def test_sizes_that_do_not_match_the_weights(model):
     change_config(model, vocab_size=51)
-    with pytest.raises(InputError, match=r"embedding\.weight is \(50, 8\); \(51, 8\) is wanted"):
+    with pytest.raises(InputError, match=r"embedding\.weight is \(50, 8\); the configuration requires \(51, 8\)"):
         load(model)

@@ -184,7 +184,7 @@ def _axes(options: Options, ladder: Ladder) -> dict[str, tuple]:
         axes[name] = parse_values(f"sweep {op}: --set {name}", values) if equals else ()
     if not 1 <= len(axes) <= 2:
         what = ", ".join(axes) or "no parameter"
-        remedy = f"write --threads 1..4, or --set NAME=LIST with an option of a kernel: {_options_of(ladder)}"
+        remedy = f"write --threads 1..4, or --set NAME=LIST with an option of a kernel: {_options_of(list(ladder.rungs.values()))}"
         raise UsageError(f"sweep {op}: {what}: one or two parameters are wanted", remedy=remedy)
     return axes
 
@@ -255,13 +255,13 @@ def _rungs(options: Options, ladder: Ladder) -> list[Rung]:
     found = [rung for rung in here if set(names) <= set(rung.swept)] if names else []
     if names and not found:
         what = f"no kernel of {op} on {device} has the option {' and '.join(names)}"
-        raise UsageError(f"sweep {op}: {what}; {_options_of(ladder)}")
+        raise UsageError(f"sweep {op}: {what}; {_options_of(here)}")
     return found
 
 
-def _options_of(ladder: Ladder) -> str:
+def _options_of(rungs: list[Rung]) -> str:
     """The options of each kernel that has some, in words."""
-    has = [f"{rung.name} has {', '.join(rung.swept)}" for rung in ladder.rungs.values() if rung.swept]
+    has = [f"{rung.name} has {', '.join(rung.swept)}" for rung in rungs if rung.swept]
     return "; ".join(has) or "no kernel has one"
 
 

@@ -142,7 +142,8 @@ def test_the_claims_have_the_figures_of_the_rows(job, row, ladder):
     text = headline.claims({**groups(rows, lambda row: row.op), "scaling": scaling}, {"matmul": ladder})
     assert "4 workers write what one writes" in text and "1 operations have 3 kernels" in text
     assert (
-        "2.00 to 45.7 times as fast as the strongest peer" in text and "**Checked.** 4 figures are published." in text
+        "2.00 to 45.7 times as fast as the strongest peer" in text
+        and "**Checked.** 4 measurements are published." in text
     )
 
 

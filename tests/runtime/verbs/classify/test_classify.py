@@ -220,7 +220,10 @@ def change_weights(model, change):
         (lambda w: w["linears.1.bias"].__setitem__(1, -np.inf), r"linears\.1\.bias holds -inf at \[1\]"),
         (lambda w: w.pop("linears.0.bias"), r"linears\.0\.bias \(7,\) is missing"),
         (lambda w: w.update(spare=np.zeros(1, np.float32)), "'spare'"),
-        (lambda w: w.update({"linears.0.bias": np.zeros((7, 1), np.float32)}), r"is \(7, 1\); \(7,\) is wanted"),
+        (
+            lambda w: w.update({"linears.0.bias": np.zeros((7, 1), np.float32)}),
+            r"is \(7, 1\); the configuration requires \(7,\)",
+        ),
         (lambda w: w.update({"linears.0.bias": np.zeros(7, np.int64)}), "int64"),
         (lambda w: w["linears.1.weight"].fill(3e38), "not finite"),
     ],

@@ -214,9 +214,13 @@ def test_a_network_with_nan(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"channels": 8', '"channels": 9', r"tensor proj\.weight is \(7, 32\); \(7, 36\) is wanted"),
+        ('"channels": 8', '"channels": 9', r"tensor proj\.weight is \(7, 32\); the configuration requires \(7, 36\)"),
         ('"channels": 8', '"channels": 1000000000', r"makes 2 x 2 pixels of 1000000000 channels"),
-        ('"kernel": 5', '"kernel": 4', r"tensor convs\.0\.weight is \(5, 5, 6, 8\); \(4, 4, 6, 8\)"),
+        (
+            '"kernel": 5',
+            '"kernel": 4',
+            r"tensor convs\.0\.weight is \(5, 5, 6, 8\); the configuration requires \(4, 4, 6, 8\)",
+        ),
         ('"stride": 2', '"stride": 1000000000', "makes 1000000002 x 1000000002 pixels"),
         ('"stride": 2', '"stride": 2.5', r"field layers\[0\]\.stride: .*expected int, got float"),
         ('"z_size": 7', '"z_size": "7"', "field z_size: .*expected int, got str"),

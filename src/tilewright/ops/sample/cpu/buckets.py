@@ -107,8 +107,7 @@ def sample_kernel(lanes: int):
     @simd.kernel(signature, name=f"sample.buckets.{lanes}")
     def sample_rows(logits, rules, chosen, logarithms, step, tasks, scratch):
         """logits: float32 (n, V), rows contiguous. rules: the fields of `Rules`. Outputs: chosen, int64 (n, 1 + most),
-        the chosen token and then the most likely ones; logarithms, float64 (n,), of the sum of exp.
-        A task is `step` rows."""
+        the chosen token and then the most likely ones; logarithms, float64 (n,), of the sum of exp."""
         given = rules_of(rules)
         rows, V = logits.shape
         stride, workspace = logits.strides[0] // 4, workspace_of(scratch, V)

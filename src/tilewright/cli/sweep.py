@@ -184,7 +184,8 @@ def _axes(options: Options, ladder: Ladder) -> dict[str, tuple]:
         axes[name] = parse_values(f"sweep {op}: --set {name}", values) if equals else ()
     if not 1 <= len(axes) <= 2:
         what = ", ".join(axes) or "no parameter"
-        remedy = f"write --threads 1..4, or --set NAME=LIST with an option of a kernel: {_options_of(list(ladder.rungs.values()))}"
+        has = _options_of(list(ladder.rungs.values()))
+        remedy = f"write --threads 1..4, or --set NAME=LIST with an option of a kernel: {has}"
         raise UsageError(f"sweep {op}: {what}: one or two parameters are wanted", remedy=remedy)
     return axes
 

@@ -1,4 +1,4 @@
-"""A kernel of the user's own as a rung: loaded from his file, and checked at every size before it is timed.
+"""A user's own kernel as a rung: loaded from a file, and checked at every size before it is timed.
 
 The file is Python code and is executed. It defines `kernel`, a function with the arguments of the operation's kernels,
 and may define `prepare` (lays the weights out), `idea` (one sentence) and `needs` (as in `Rung`; without it the kernel
@@ -75,7 +75,7 @@ def load(op: str, path: str, device: str) -> Rung:
         raise InputError(f"needs is {needs!r}; a tuple of functions of a problem is wanted", path=path)
     return Rung(
         NAME, idea=str(getattr(module, "idea", f"from {Path(path).name}")), kernel=Own(kernel, path),
-        needs=tuple(needs), prepare=Own(prepare, path) if prepare else None,  # type: ignore[arg-type]  # as kernel is
+        needs=tuple(needs), prepare=Own(prepare, path) if prepare else None,
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def check(op: str, rung: Rung, cases: Iterable[Any]) -> int:
 
 
 def rank(name: str, rows: Sequence[Row], rungs: Collection[str]) -> str:
-    """One sentence: which of the timed rungs is as fast, and the factors to the fastest and to the lowest one."""
+    """One sentence: its position among the timed rungs, and its factors to the fastest and to the lowest one."""
     rates = {row.rung: row.rows / row.median_s for row in rows if row.rung in (*rungs, name)}
     own, others = rates[name], {rung: rate for rung, rate in rates.items() if rung != name}
     if not others:

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tilewright.bench.climb import Call, Candidate, GpuSubject, Subject, checked_candidate, parts
@@ -89,11 +88,11 @@ def _digest(result: Any) -> bytes:
 
 
 def _timed(subject: Subject, points: list[Point]) -> dict[int, Timing]:
-    """Index of a point -> its timing, of those that are not refused."""
+    """Timings by the index of their point. Refused points have none."""
     calls: dict[bool, dict[str, Call]] = {True: {}, False: {}}
     for i, point in enumerate(points):
         if point.candidate:
-            calls[point.candidate.case is subject.case][str(i)] = partial(point.call)
+            calls[point.candidate.case is subject.case][str(i)] = point.call
     timings = interleave(calls[True], subject.clock(settle=False), runs=RUNS)
     timings |= interleave(calls[False], subject.clock(settle=False), runs=SLOW_RUNS)
     return {int(name): timing for name, timing in timings.items()}

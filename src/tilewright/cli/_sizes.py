@@ -1,4 +1,4 @@
-"""`--size` of `tilewright ladder`: a problem of an operation, made of one of its bench sizes."""
+"""`--size` of `tilewright ladder` and `sweep`: a problem of an operation, made of one of its bench sizes."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def sized(op: str, every: list[Any], text: str, dtype: str | None) -> Any:
     for word in text.split(","):
         name, equals, value = word.strip().partition("=")
         if not equals or name not in known:
-            raise UsageError(f"ladder {op}: --size {word.strip()!r} names no size of {op}; it has {', '.join(known)}")
+            raise UsageError(f"{op}: --size {word.strip()!r} names no size of {op}; it has {', '.join(known)}")
         given[name] = _parsed(op, name, value, known[name])
         words = {getattr(case, name) for case in every}
         if isinstance(known[name], str | None) and given[name] not in words:
             has = ", ".join(sorted(str(word).lower() for word in words))
-            raise UsageError(f"ladder {op}: --size {name}={value}: it is one of {has}")
+            raise UsageError(f"{op}: --size {name}={value}: it is one of {has}")
     case = dataclasses.replace(base, **given)
     try:
         hash((case.problem, case.name))
     except UsageError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(f"ladder {op}: --size {text} makes no problem of {op}: {error}") from error
+        raise UsageError(f"{op}: --size {text} makes no problem of {op}: {error}") from error
     if getattr(case, "positions", 1) < 1 and op == "conv1d":
-        raise UsageError(f"ladder {op}: --size {text} leaves no output: K is {case.K} and L is {case.L}")
+        raise UsageError(f"{op}: --size {text} leaves no output: K is {case.K} and L is {case.L}")
     return case
 
 
 def _parsed(op: str, name: str, value: str, now: Any) -> Any:
     """The value as what the case has now: an integer, integers joined by x, a number, true or false, or a word."""
-    wrong = f"ladder {op}: --size {name}={value}:"
+    wrong = f"{op}: --size {name}={value}:"
     found: Any
     if isinstance(now, bool):
         if value not in ("true", "false"):

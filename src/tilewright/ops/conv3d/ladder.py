@@ -6,11 +6,11 @@ weights out is called with a Packed that holds them as they came; on a GPU with 
 """
 
 from tilewright.ops.conv3d.simt.limits import CUBE, MOST_PLANES, MOST_TAPS, cube_refusal, halo_bytes
+from tilewright.ops.core.gpu.limits import SHARED_LIMIT
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.needs import at_least, at_most, engine, on
 
 LONGEST = 33  # taps along an axis: more, and a plane with its halo does not fit in shared memory
-SHARED = 48 << 10  # bytes of shared memory that a block has unless it asks for more
 LIMB_DEPTH, LIMBS = 256, 16.0  # limbs are off by up to 255 eps32 of the sum of |products|: LIMBS * 256**0.5
 FEWEST = 8  # channels for which a tile of 16 pays
 FACTORS = ("cpu.separable", "simt.separable", "tile.passes")  # rungs that take three vectors, not their product
@@ -48,7 +48,7 @@ def fits_a_block(problem) -> str | None:
 def fits(problem) -> str | None:
     """A tile with its halo fits in shared memory."""
     nbytes = halo_bytes((problem.KD, problem.KH, problem.KW))
-    return None if nbytes <= SHARED else f"a tile with its halo takes {nbytes:,} bytes of shared memory"
+    return None if nbytes <= SHARED_LIMIT else f"a tile with its halo takes {nbytes:,} bytes of shared memory"
 
 
 def deep(problem) -> str | None:

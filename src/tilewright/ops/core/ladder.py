@@ -59,7 +59,7 @@ class Rung:
     needs: tuple[Need, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     swept: Mapping[str, tuple] = field(default_factory=dict)
-    prepare: str | None = None
+    prepare: str | Callable | None = None
     memory: str | None = None
     calls: tuple[str, ...] = ()
     chosen: bool = False

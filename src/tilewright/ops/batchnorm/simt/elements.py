@@ -10,8 +10,9 @@ from functools import cache
 import numpy as np
 from numba import cuda, float32, float64
 
+from tilewright.ops.core.gpu.limits import check_threads
 from tilewright.ops.core.gpu.registers import load4, store4
-from tilewright.ops.core.gpu.simt import check_threads, kernel, launch
+from tilewright.ops.core.gpu.simt import kernel, launch
 from tilewright.ops.gemm.simt.epilogue import activation_for
 
 THREADS = 256  # per block of `fold`

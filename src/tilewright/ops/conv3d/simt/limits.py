@@ -3,8 +3,9 @@
 import math
 from typing import NamedTuple
 
+from tilewright.ops.core.gpu.limits import THREADS_LIMIT
+
 MOST_TAPS = 343  # taps of a window whose weights are kernel parameters, with one instruction for each
-MOST_THREADS = 1024  # threads of a block, set by CUDA
 CUBE = 4  # outputs along each axis of a block of `cubes`: the largest with which K = 7 has 1,024 threads at most
 MOST_PLANES = 7  # planes of a window: a thread has this many unfinished sums for each output
 
@@ -50,7 +51,7 @@ def cube_refusal(sizes: tuple[int, int, int], tile: int) -> str | None:
         return f"a tile of {tile} has no output; give 1 or more"
     planes, rows, columns = (tile + K - 1 for K in sizes)
     threads = planes * rows * columns
-    if threads <= MOST_THREADS:
+    if threads <= THREADS_LIMIT:
         return None
     extents = f"{planes} x {rows} x {columns}"
-    return f"a tile of {tile} with its halo takes {extents} = {threads:,} threads; a block has up to {MOST_THREADS:,}"
+    return f"a tile of {tile} with its halo takes {extents} = {threads:,} threads; a block has up to {THREADS_LIMIT:,}"

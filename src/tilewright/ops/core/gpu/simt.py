@@ -1,14 +1,9 @@
 """Starting numba-cuda's kernels on torch tensors: on the current stream of a GPU, or in the simulator on the CPU."""
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 
 from numba import config, cuda
 
-from tilewright.errors import Refused
-
-THREADS_LIMIT = 1024  # of a block, on all GPUs
-SHARED_LIMIT = 48 << 10  # bytes of static shared memory per block, on all GPUs
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small batches are expected
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
 
@@ -27,27 +22,6 @@ def kernel_of(registers: int):
 def inline(function):
     """A function that kernels call."""
     return cuda.jit(function, device=True, fastmath=False)
-
-
-def check_block(options: Mapping[str, int], *, threads: int = 1, shared: int = 0) -> None:
-    """Raises Refused, naming `options`, if one is no positive integer or the block that they make does not fit a GPU.
-
-    threads: of a block. shared: bytes of static shared memory.
-    """
-    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    if not all(isinstance(value, int) and value > 0 for value in options.values()):
-        raise Refused(f"{given}: each must be a positive integer")
-    if threads > THREADS_LIMIT:
-        raise Refused(f"{given}: a block would have {threads:,} threads; the maximum is {THREADS_LIMIT:,}")
-    if shared > SHARED_LIMIT:
-        raise Refused(f"{given}: a block would use {shared:,} bytes of shared memory; the maximum is {SHARED_LIMIT:,}")
-
-
-def check_threads(block: int, *, power: bool = False) -> None:
-    """Raises Refused unless a block can have so many threads. power: it has to be a power of two."""
-    check_block({"block": block}, threads=block)
-    if power and block & (block - 1):
-        raise Refused(f"block={block}: a tree over the threads of a block needs a power of two")
 
 
 def launch(kernel, grid, threads, tensors: tuple, *scalars, shared: int = 0) -> None:

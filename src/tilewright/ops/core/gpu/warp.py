@@ -6,13 +6,13 @@ block exchange values through shared memory, so every thread of the block must c
 
 from numba import cuda, float32, int64
 
+from tilewright.ops.core.gpu.limits import THREADS_LIMIT
 from tilewright.ops.core.gpu.simt import SIMULATED, inline
 
 WARP, EVERY = 32, 0xFFFFFFFF
 THREADS = 256  # threads of a block that computes one row
 WARPS = THREADS // WARP
 LOWEST = float32(float("-inf"))
-MOST = 1024  # threads of a block
 TOTAL = 0  # index of the result in a buffer
 
 
@@ -42,12 +42,12 @@ if SIMULATED:
     @inline
     def shuffle(value, mask):
         """The float32 value of the lane whose index differs from this one's in the bits of `mask`."""
-        return _exchange(cuda.shared.array(MOST, float32), value, mask)
+        return _exchange(cuda.shared.array(THREADS_LIMIT, float32), value, mask)
 
     @inline
     def shuffle_index(value, mask):
         """As `shuffle`, for an int64."""
-        return _exchange(cuda.shared.array(MOST, int64), value, mask)
+        return _exchange(cuda.shared.array(THREADS_LIMIT, int64), value, mask)
 
 else:
 

@@ -8,8 +8,9 @@ from functools import cache
 
 from numba import cuda, float32, float64
 
+from tilewright.ops.core.gpu.limits import check_threads
 from tilewright.ops.core.gpu.registers import load4, store4
-from tilewright.ops.core.gpu.simt import check_threads, inline, kernel, launch
+from tilewright.ops.core.gpu.simt import inline, kernel, launch
 from tilewright.ops.elementwise import scalars
 
 

@@ -12,8 +12,9 @@ from functools import cache
 import numpy as np
 from numba import cuda, float32
 
+from tilewright.ops.core.gpu.limits import check_threads
 from tilewright.ops.core.gpu.registers import load4, store4
-from tilewright.ops.core.gpu.simt import check_threads, kernel, launch
+from tilewright.ops.core.gpu.simt import kernel, launch
 from tilewright.ops.core.gpu.warp import THREADS, WARP, WARPS, block_sum, over_tree, plus, warp_sum
 
 ZERO, ONE = float32(0), float32(1)

@@ -1,7 +1,8 @@
 """Starts the SIMT kernels on torch tensors: on the current stream of a GPU, or in numba-cuda's simulator on the CPU."""
 
 from tilewright.errors import Refused
-from tilewright.ops.core.gpu.simt import check_block, launch
+from tilewright.ops.core.gpu.limits import check_block
+from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.simt import blocks, naive, narrow, shared, warps
 

@@ -10,6 +10,7 @@ from typer import Option
 
 from tilewright.cli._jobs import JobOptions, Speaker, settings_of, threads_of
 from tilewright.cli._options import (
+    CHECKS,
     FILES,
     MACHINE,
     RUNS,
@@ -17,7 +18,6 @@ from tilewright.cli._options import (
     Json,
     Rungs,
     Threads,
-    Tolerance,
     Validate,
     parse_bytes,
     verb,
@@ -93,7 +93,15 @@ class Options(JobOptions):
     ] = None
     max_errors: Annotated[int | None, Option(hidden=True)] = None
     validate: Validate = None
-    tolerance: Tolerance = 1e-4
+    tolerance: Annotated[
+        float,
+        Option(
+            metavar="X",
+            min=0,
+            help="A voxel passes if its error is at most X times the largest absolute value of the reference.",
+            rich_help_panel=CHECKS,
+        ),
+    ] = 1e-5
     rung: Rungs = None
     json: Json = False
 

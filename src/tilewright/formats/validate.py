@@ -4,8 +4,9 @@ of tokens pass if few enough of them differ."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -177,15 +178,19 @@ def _compare_floats(a: InputFile, b: InputFile, tolerance: float, columns: int |
         pair = np.empty((2, min(BLOCK, total - first)), "<f4")
         a.read_into(pair[0].data, 4 * first)
         b.read_into(pair[1].data, 4 * first)
-        _judge(result, pair, tolerance, lambda i, first=first: _name(first + i, columns))
+        judge(result, pair, errors(*pair), tolerance, partial(_name, first, columns))
     return result
 
 
-def _judge(result: Validation, pair: np.ndarray, tolerance: float, name_of: Any) -> None:
-    """Adds the elements of `pair` (2, n), found and expected, to the result."""
-    error = errors(*pair)
+def judge(
+    result: Validation, pair: np.ndarray, error: np.ndarray, allowed: float, name_of: Callable[[int], str]
+) -> None:
+    """Adds the elements of `pair` (2, n), found and expected, to the result.
+
+    error: (n,), of each element. An error above `allowed` and NaN fail.
+    """
     result.checked += error.size
-    failed = ~(error <= tolerance)
+    failed = ~(error <= allowed)
     if failed.any():
         i = int(np.argmax(failed))
         result.fail(f"{name_of(i)} is {pair[0, i]:.9g} and {pair[1, i]:.9g} is wanted")
@@ -196,7 +201,8 @@ def _judge(result: Validation, pair: np.ndarray, tolerance: float, name_of: Any)
         result.worst = f"at {name_of(worst)} ({pair[0, worst]:.9g} for {pair[1, worst]:.9g})"
 
 
-def _name(i: int, columns: int | None) -> str:
+def _name(first: int, columns: int | None, i: int) -> str:
+    i += first
     return f"element {i}" if columns is None else f"sentence {i // columns}, logit {i % columns}"
 
 
@@ -238,7 +244,8 @@ def _judge_logits(result: Validation, ours: Any, theirs: Any, tolerance: float, 
         result.fail(f"{where}: {len(pair[0])} logits, and {len(pair[1])} are wanted")
         return
     checked = result.checked
-    _judge(result, np.array(pair, np.float64), tolerance, lambda i: f"{where}, logit {i}")
+    logits = np.array(pair, np.float64)
+    judge(result, logits, errors(*logits), tolerance, lambda i: f"{where}, logit {i}")
     result.checked = checked
 
 

@@ -44,7 +44,7 @@ class Options(JobOptions):
             "--kernel",
             "-k",
             metavar="KERNEL",
-            help="gaussian:SIGMA and box:SIZE in voxels, laplace, sobel:AXIS, a FILE.npy, or "
+            help="gaussian:SIGMA and box:SIZE in voxels, one or one per axis, laplace, sobel:AXIS, a FILE.npy, or "
             "a FILE.txt with K and then K x K x K numbers.",
             rich_help_panel=FILES,
         ),
@@ -137,6 +137,7 @@ def convolve(options: Options) -> None:
     Kernel: a kernel from a file is not flipped, as in scipy.ndimage.correlate. The functions named convolve of SciPy
     and tilewright.ndimage flip it: for their result, reverse the file's kernel along every axis. gaussian, box, laplace
     and sobel are scipy.ndimage's gaussian_filter, uniform_filter, laplace and sobel; the result is written as floats.
+    A SIGMA of 0 leaves an axis unfiltered, as in gaussian:1.5,1.5,0.
 
     Formats: the file names say the formats, and every pair of them works. Axes are (z, y, x) as in the array; for
     NIfTI, nibabel's (i, j, k). As text, a volume is D H W and its values, x fastest, with six decimals. .npy, .nii and

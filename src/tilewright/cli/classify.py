@@ -137,9 +137,9 @@ def classify(options: Options) -> None:
     \b
     tilewright classify --model critic -i reviews.txt -o labels.jsonl
 
-    Input: each line of a .txt file is a sentence; blank lines are skipped. A .jsonl line is {"id": 7, "text": "..."},
-    or has "tokens" in place of "text". Lines without an id are counted from 1. A sentence that is longer than the model
-    takes is cut, and the summary says how many were.
+    Input: each line of a .txt file is a sentence, and its id is the line's number. A blank line is counted but gives no
+    line of the output. A .jsonl line is {"id": 7, "text": "..."}, or has "tokens" in place of "text". Lines without an
+    id are counted from 1. A sentence that is longer than the model takes is cut, and the summary says how many were.
 
     Errors: a sentence that cannot be used gets an output line with its error, and the summary counts it. A .bin output
     cannot hold errors: there the first bad sentence stops the job with exit code 3.

@@ -274,7 +274,8 @@ class TextCNN:
         except TypeError as error:
             raise WrongType(f"sentence {number} is {sentence!r}; {wanted} is wanted") from error
         except InputError as error:
-            raise UsageError(f"sentence {number} {error.message}") from error
+            what = f"sentence {number} (counted from 0) {error.message}"
+            raise UsageError(what, remedy="leave it out or mend it: no sentence was classified") from error
         if len(filled) != L:
             raise UsageError(f"sentence {number} has {len(filled)} token ids; the model takes {L}")
         for position, token in enumerate(row):

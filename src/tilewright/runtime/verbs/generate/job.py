@@ -98,9 +98,11 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
 def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:
     """Raises UsageError for options that this model cannot fulfil for any prompt."""
     if not has_tokenizer and (job.output.endswith(".txt") or job.params.stop):
-        what = "--stop has text" if job.params.stop else "the output is text"
+        what, instead = "the output is text", "name the output .jsonl, which then has token ids"
+        if job.params.stop:
+            what, instead = "--stop has text", "give --stop-id ID in place of --stop TEXT"
         raise UsageError(f"{what}, and the model has no tokenizer.json", path=job.model,
-                         remedy="write token ids to a .jsonl file, and stop at token ids")  # fmt: skip
+                         remedy=f"add the model's tokenizer.json, or {instead}")  # fmt: skip
     if beyond := [token for token in job.params.stop_token_ids if token >= config.vocab_size]:
         raise UsageError(f"--stop-id is {beyond[0]}; the model's tokens are 0 to {config.vocab_size - 1}")
     job.params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)

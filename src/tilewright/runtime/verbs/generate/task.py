@@ -25,11 +25,12 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import check_has_ids
+from tilewright.runtime.text_inputs import check_has_ids, check_tokenizer_fits
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, TEXT, GenerateJob, beyond_context, check, check_model
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 
+ID_LINE = '{"id": 7, "prompt_token_ids": [1, 2]}'
 ADDED = (  # parameters that earlier jobs' manifests do not name
     "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
     "no_repeat_ngram_size", "include_stop_str_in_output",
@@ -42,9 +43,11 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     check(job)
     config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
     eos_token_ids(job.model)  # refuses wrong ones before the weights are read
-    check_model(job, config, tokenizer is not None)
     if tokenizer is None:
-        check_has_ids(job.input, job.model, '{"id": 7, "prompt_token_ids": [1, 2]}')
+        check_has_ids(job.input, job.model, ID_LINE)
+    else:
+        check_tokenizer_fits(job.input, tokenizer, config.vocab_size, ID_LINE)
+    check_model(job, config, tokenizer is not None)
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask

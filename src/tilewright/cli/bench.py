@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -140,11 +142,10 @@ def gpt2(options: Gpt2) -> None:
             workloads=tuple(options.only.split(",")) if options.only else USUAL, profile=options.profile,
             against=_names(options.against, usual), device=device,
         )  # fmt: skip
-        rows = []
-        for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
-            rows += bench(setting, dtype=dtype, say=_indented)
+        dtypes = ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,)
+        parts = (part for dtype in dtypes for part in bench(setting, dtype=dtype, say=_indented))
+        rows = _saved(parts, options, watch)
     _show_tables(rows)
-    _finish(rows, options, watch)
     if options.profile and device != "cpu":
         from tilewright.bench.workloads.gpt2_profile import leave
 
@@ -181,18 +182,18 @@ def dcgan(options: Dcgan) -> None:
     classes: dict[str, tuple[str, ...]] = {"both": ("float32", "bfloat16")}
     if device != "cpu":
         classes = {"float32": ("float32", "float16"), "both": ("float32", "float16", "bfloat16")}
-    count, rows = options.count or IMAGES[device], []
+    count = options.count or IMAGES[device]
     with threads(options.threads):
         where = f"{thread_count()} threads" if device == "cpu" else "on the GPU"
         say(f"DCGAN, 64 x 64 pixels, random weights; {counted(count, 'image')}; {where}")
-        for dtype in classes.get(options.dtype, (options.dtype,)):
-            say(f"{dtype}:")
-            rows += bench(
-                count, dtype=dtype, device=device, against=_names(options.against, ("torch",)),
-                rounds=options.rounds or ROUNDS[device], say=_indented,
-            )  # fmt: skip
+        measured = partial(
+            bench, count, device=device, against=_names(options.against, ("torch",)),
+            rounds=options.rounds or ROUNDS[device], say=_indented,
+        )  # fmt: skip
+        dtypes = classes.get(options.dtype, (options.dtype,))
+        parts = (part for dtype in dtypes for part in measured(dtype=dtype))
+        rows = _saved(parts, options, watch)
     _show_tables(rows)
-    _finish(rows, options, watch)
 
 
 @dataclass
@@ -268,16 +269,14 @@ def scaling(options: Scaling) -> None:
     if workers[:1] != (1,) or list(workers) != sorted(workers):
         raise typer.BadParameter(f"{options.workers!r}: write 1,2,4", param_hint="--workers")
     watch, device = _begin(options)
-    rows = []
     with TemporaryDirectory() as temporary:
         setting = Setting(
             Path(options.folder or temporary), workers, options.engine, device, options.dtype, options.launcher,
             options.max_tokens, options.tiny,
         )  # fmt: skip
-        for job in jobs:
-            rows += bench(job, options.count or COUNT[device][job], setting, _indented)
+        found = (bench(job, options.count or COUNT[device][job], setting, _indented) for job in jobs)
+        rows = _saved(found, options, watch)
     _show_tables(rows)
-    _finish(rows, options, watch)
 
 
 ABOUT = """Time a whole workload beside other libraries, on this machine and in one run.
@@ -300,6 +299,17 @@ def _begin(options: Common, dtype: str | None = None, threads: int | None = None
     if threads and device != "cpu":
         raise typer.BadParameter(f"{threads} is for the CPU; on a GPU there are none", param_hint="--threads")
     return Watch(), device
+
+
+def _saved(parts: Iterable[list[Row]], options: Common, watch: Watch) -> list[Row]:
+    """The rows of all parts. Each part is saved before the next is measured. watch: begun before the first one."""
+    from tilewright.bench.noise import Watch
+
+    rows: list[Row] = []
+    for part in parts:
+        _finish(part, options, watch)
+        rows, watch = rows + part, Watch()
+    return rows
 
 
 def _finish(rows: list[Row], options: Common, watch: Watch) -> None:

@@ -57,13 +57,13 @@ class Sentiment(Common):
 
 @verb(Sentiment)
 def sentiment(options: Sentiment) -> None:
-    """Classify sentences with the course's TextCNN at full size, beside PyTorch.
+    """Classify sentences with a TextCNN of 200 M weights, beside PyTorch.
 
     \b
     tilewright bench sentiment --threads 2
 
-    The sentences come from --input. Without it they are the course's 16,384 if ./course or the folder named by
-    TILEWRIGHT_COURSE has them, else the sample in the package.
+    The sentences come from --input. Without it they are the 16,384 in sentiment_inputs.bin if ./course or the folder
+    named by TILEWRIGHT_COURSE has that file, else the sample in the package.
     """
     watch, device = _begin(options, options.dtype, options.threads)
     from tilewright.bench.workloads.sentiment import bench
@@ -96,7 +96,7 @@ class Gpt2(Common):
             "-n",
             min=1,
             metavar="N",
-            help="Prompts of the course's workload.",
+            help="Prompts of the workload course.",
             show_default="1,024, or 6,400 on a GPU",
         ),
     ] = None
@@ -104,7 +104,7 @@ class Gpt2(Common):
         str | None,
         Option(metavar="LIST", help="Some of course, batch, single, sampled.", show_default="all but sampled"),
     ] = None
-    max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt of the course's workload.")] = 8
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt of the workload course.")] = 8
     dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
     rounds: Rounds = 3
@@ -118,9 +118,9 @@ def gpt2(options: Gpt2) -> None:
     \b
     tilewright bench gpt2 --only batch --dtype bfloat16
 
-    The prompts come from --input. Without it they are the course's 8,192 if ./course or the folder named by
-    TILEWRIGHT_COURSE has them, else random token ids. Workloads: course, 8 new tokens for each of 1,024 prompts (6,400
-    on a GPU); batch, 128 for each of 64 (1,024 on a GPU); single, 64 for one prompt.
+    The prompts come from --input. Without it they are the 8,192 in gpt2_input.bin if ./course or the folder named by
+    TILEWRIGHT_COURSE has that file, else random token ids. Workloads: course, as in a student report, 8 new tokens for
+    each of 1,024 prompts (6,400 on a GPU); batch, 128 for each of 64 (1,024 on a GPU); single, 64 for one prompt.
     """
     watch, device = _begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.gpt2 import COUNT, USUAL, Setting, bench, model_name, random_prompts, random_weights
@@ -170,7 +170,7 @@ class Dcgan(Common):
 
 @verb(Dcgan)
 def dcgan(options: Dcgan) -> None:
-    """Draw images with the course's generator and random weights, beside PyTorch. Then time each layer.
+    """Draw images with a DCGAN generator of 5 M random weights, beside PyTorch. Then time each layer.
 
     \b
     tilewright bench dcgan --count 256

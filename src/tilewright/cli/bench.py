@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -55,13 +57,13 @@ class Sentiment(Common):
 
 @verb(Sentiment)
 def sentiment(options: Sentiment) -> None:
-    """Classify sentences with the course's TextCNN at full size, beside PyTorch.
+    """Classify sentences with a TextCNN of 200 M weights, beside PyTorch.
 
     \b
     tilewright bench sentiment --threads 2
 
-    The sentences come from --input. Without it they are the course's 16,384 if ./course or the folder named by
-    TILEWRIGHT_COURSE has them, else the sample in the package.
+    The sentences come from --input. Without it they are the 16,384 in sentiment_inputs.bin if ./course or the folder
+    named by TILEWRIGHT_COURSE has that file, else the sample in the package.
     """
     watch, device = _begin(options, options.dtype, options.threads)
     from tilewright.bench.workloads.sentiment import bench
@@ -94,7 +96,7 @@ class Gpt2(Common):
             "-n",
             min=1,
             metavar="N",
-            help="Prompts of the course's workload.",
+            help="Prompts of the workload course.",
             show_default="1,024, or 6,400 on a GPU",
         ),
     ] = None
@@ -102,7 +104,7 @@ class Gpt2(Common):
         str | None,
         Option(metavar="LIST", help="Some of course, batch, single, sampled.", show_default="all but sampled"),
     ] = None
-    max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt of the course's workload.")] = 8
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt of the workload course.")] = 8
     dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
     rounds: Rounds = 3
@@ -116,9 +118,9 @@ def gpt2(options: Gpt2) -> None:
     \b
     tilewright bench gpt2 --only batch --dtype bfloat16
 
-    The prompts come from --input. Without it they are the course's 8,192 if ./course or the folder named by
-    TILEWRIGHT_COURSE has them, else random token ids. Workloads: course, 8 new tokens for each of 1,024 prompts (6,400
-    on a GPU); batch, 128 for each of 64 (1,024 on a GPU); single, 64 for one prompt.
+    The prompts come from --input. Without it they are the 8,192 in gpt2_input.bin if ./course or the folder named by
+    TILEWRIGHT_COURSE has that file, else random token ids. Workloads: course, as in a student report, 8 new tokens for
+    each of 1,024 prompts (6,400 on a GPU); batch, 128 for each of 64 (1,024 on a GPU); single, 64 for one prompt.
     """
     watch, device = _begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.gpt2 import COUNT, USUAL, Setting, bench, model_name, random_prompts, random_weights
@@ -140,11 +142,10 @@ def gpt2(options: Gpt2) -> None:
             workloads=tuple(options.only.split(",")) if options.only else USUAL, profile=options.profile,
             against=_names(options.against, usual), device=device,
         )  # fmt: skip
-        rows = []
-        for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
-            rows += bench(setting, dtype=dtype, say=_indented)
+        dtypes = ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,)
+        parts = (part for dtype in dtypes for part in bench(setting, dtype=dtype, say=_indented))
+        rows = _saved(parts, options, watch)
     _show_tables(rows)
-    _finish(rows, options, watch)
     if options.profile and device != "cpu":
         from tilewright.bench.workloads.gpt2_profile import leave
 
@@ -169,7 +170,7 @@ class Dcgan(Common):
 
 @verb(Dcgan)
 def dcgan(options: Dcgan) -> None:
-    """Draw images with the course's generator and random weights, beside PyTorch. Then time each layer.
+    """Draw images with a DCGAN generator of 5 M random weights, beside PyTorch. Then time each layer.
 
     \b
     tilewright bench dcgan --count 256
@@ -181,18 +182,18 @@ def dcgan(options: Dcgan) -> None:
     classes: dict[str, tuple[str, ...]] = {"both": ("float32", "bfloat16")}
     if device != "cpu":
         classes = {"float32": ("float32", "float16"), "both": ("float32", "float16", "bfloat16")}
-    count, rows = options.count or IMAGES[device], []
+    count = options.count or IMAGES[device]
     with threads(options.threads):
         where = f"{thread_count()} threads" if device == "cpu" else "on the GPU"
         say(f"DCGAN, 64 x 64 pixels, random weights; {counted(count, 'image')}; {where}")
-        for dtype in classes.get(options.dtype, (options.dtype,)):
-            say(f"{dtype}:")
-            rows += bench(
-                count, dtype=dtype, device=device, against=_names(options.against, ("torch",)),
-                rounds=options.rounds or ROUNDS[device], say=_indented,
-            )  # fmt: skip
+        measured = partial(
+            bench, count, device=device, against=_names(options.against, ("torch",)),
+            rounds=options.rounds or ROUNDS[device], say=_indented,
+        )  # fmt: skip
+        dtypes = classes.get(options.dtype, (options.dtype,))
+        parts = (part for dtype in dtypes for part in measured(dtype=dtype))
+        rows = _saved(parts, options, watch)
     _show_tables(rows)
-    _finish(rows, options, watch)
 
 
 @dataclass
@@ -268,16 +269,14 @@ def scaling(options: Scaling) -> None:
     if workers[:1] != (1,) or list(workers) != sorted(workers):
         raise typer.BadParameter(f"{options.workers!r}: write 1,2,4", param_hint="--workers")
     watch, device = _begin(options)
-    rows = []
     with TemporaryDirectory() as temporary:
         setting = Setting(
             Path(options.folder or temporary), workers, options.engine, device, options.dtype, options.launcher,
             options.max_tokens, options.tiny,
         )  # fmt: skip
-        for job in jobs:
-            rows += bench(job, options.count or COUNT[device][job], setting, _indented)
+        found = (bench(job, options.count or COUNT[device][job], setting, _indented) for job in jobs)
+        rows = _saved(found, options, watch)
     _show_tables(rows)
-    _finish(rows, options, watch)
 
 
 ABOUT = """Time a whole workload beside other libraries, on this machine and in one run.
@@ -300,6 +299,17 @@ def _begin(options: Common, dtype: str | None = None, threads: int | None = None
     if threads and device != "cpu":
         raise typer.BadParameter(f"{threads} is for the CPU; on a GPU there are none", param_hint="--threads")
     return Watch(), device
+
+
+def _saved(parts: Iterable[list[Row]], options: Common, watch: Watch) -> list[Row]:
+    """The rows of all parts. Each part is saved before the next is measured. watch: begun before the first one."""
+    from tilewright.bench.noise import Watch
+
+    rows: list[Row] = []
+    for part in parts:
+        _finish(part, options, watch)
+        rows, watch = rows + part, Watch()
+    return rows
 
 
 def _finish(rows: list[Row], options: Common, watch: Watch) -> None:

@@ -24,6 +24,7 @@ from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_be
 from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.load import tokenizer_files
+from tilewright.runtime.trials import Trial, trial_for
 from tilewright.simd import cache
 
 # Memory of a process, measured on Linux, x86-64, as the peak of jobs with a tiny model and input
@@ -77,7 +78,7 @@ class Declared:
 @dataclass(frozen=True, kw_only=True)
 class JobPlan(Declared):
     """The plan of a job. processes: the number that compute on this machine. disk: free bytes that its output and job
-    directory may take."""
+    directory may take. trial: a similar job that has run."""
 
     verb: str
     model: str
@@ -88,6 +89,7 @@ class JobPlan(Declared):
     processes: int
     supervised: bool
     disk: int
+    trial: Trial | None
 
     @property
     def total_memory(self) -> int | None:
@@ -150,6 +152,7 @@ def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan
         verb=verb, model=getattr(job, "model", ""), device=job.device, dtype=getattr(task, "dtype", job.dtype),
         begun=begun, processes=min(begun.workers // parallel, todo),
         supervised=job.settings.is_supervised, disk=room(job.output),
+        trial=trial_for(task.fingerprint(), job.output),
     )  # fmt: skip
 
 

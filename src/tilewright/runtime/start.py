@@ -131,7 +131,10 @@ def start(
             done = run_within(task, job.output, engine, settings)
             report.records, report.errors = done.records, done.errors
             return task, done.figures
-        with JobProgress(unit) as watch, _resumable(settings, watch.figures):
+        with (
+            JobProgress(unit, stops_in=lambda: stop.left(settings.grace)) as watch,
+            _resumable(settings, watch.figures),
+        ):
             done = run_within(task, job.output, engine, replace(settings, since=since), watch)
     _fold(report, done, watch.figures)
     if done.errors:
@@ -180,8 +183,9 @@ class _Announced:
     grace: float
 
     def __call__(self, name: str) -> None:
-        again = "a second Ctrl-C" if name == "SIGINT" else "Ctrl-C"
-        text = f"{name}: finishing what is on its way, for at most {self.grace:g} s (--grace); {again} ends at once\n"
+        press = "press Ctrl-C again" if name == "SIGINT" else "press Ctrl-C"
+        work = f"finishing the shards in progress, for at most {self.grace:g} s (--grace)"
+        text = f"{name}: stopping: {work}; {press} to stop now\n"
         with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
             # a bar ends without a newline
             os.write(sys.stderr.fileno(), (b"\n" if sys.stderr.isatty() else b"") + text.encode())

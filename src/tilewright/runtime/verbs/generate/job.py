@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, counted
 from tilewright.formats.files import InputFile
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
+from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import ModelJob, check_records
 
+FEW_SEQUENCES = 16  # at once: with fewer, the products are bound by reading the weights
 COURSE_PROMPT = 16  # token ids of a prompt in a binary file
 TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
 
@@ -59,6 +61,21 @@ def beyond_context(max_tokens: int, config: GPT2Config) -> str:
         return ""
     room = f"the model's context of {config.n_positions:,} tokens, which holds the prompt, too"
     return f"{max_tokens:,} new tokens (--max-tokens) are more than fit: completions end at the end of {room}"
+
+
+def small_batches(job: GenerateJob, config: GPT2Config) -> str:
+    """The notice for a batch_memory on the CPU that holds few sequences, which makes a job slow; "" if it holds
+    more."""
+    if job.batch_memory is None or job.device != "cpu":
+        return ""
+    sizes = config.sizes
+    positions = min(1 + job.params.max_tokens, sizes.context)
+    each = sizes.layers * bytes_a_sequence(sizes.heads, positions, sizes.head_size, job.dtype)
+    most = job.batch_memory // each
+    if not 0 < most < FEW_SEQUENCES:  # 0: the job will be refused
+        return ""
+    what = f"--max-batch-memory of {job.batch_memory:,} bytes holds at most {counted(most, 'sequence')} at once"
+    return f"{what}, {each:,} bytes each. Small batches are slow; the default is 1G"
 
 
 def check(job: GenerateJob) -> None:

@@ -26,7 +26,15 @@ from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.text_inputs import check_has_ids, check_tokenizer_fits
-from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, TEXT, GenerateJob, beyond_context, check, check_model
+from tilewright.runtime.verbs.generate.job import (
+    COURSE_PROMPT,
+    TEXT,
+    GenerateJob,
+    beyond_context,
+    check,
+    check_model,
+    small_batches,
+)
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 
@@ -56,8 +64,9 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
     say(f"Checking input: {counted(task.size, 'byte')}...Done!")
-    if notice := beyond_context(job.params.max_tokens, config):
-        say(notice)
+    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config)):
+        if notice:
+            say(notice)
     return task
 
 

@@ -24,7 +24,7 @@ THREADS = "threads"
 RANGE = re.compile(r"(\d{1,9})\.\.(\d{1,9})(?:x(\d{1,4}))?")
 LEGEND = """\
 time: median of the runs; spread: their 10th and 90th percentile, relative to the median
-best: the fastest point of a kernel and a size
+best: the smallest value at which a kernel and a size are within 2 % of their fastest
 check: largest error as a share of the allowed one, or why the point is refused"""
 
 
@@ -132,12 +132,12 @@ def sweep(options: Options) -> None:
     rows = []
     for case in cases:
         rows += _swept(options, case, wanted or [ladder.choose(case.problem)], axes)
-    from tilewright.bench.report.sweeps import bits, save_sweeps
+    from tilewright.bench.report.sweeps import bits, save_sweeps, speed_ups
 
     if options.save:
         for path in save_sweeps(rows):
             say(f"written to {path}")
-    show(f"{LEGEND}\n{bits(rows)}")
+    show("\n".join([LEGEND, *speed_ups(rows), bits(rows)]))
 
 
 def _swept(options: Options, case: Any, rungs: list[Rung], axes: dict[str, tuple]) -> list[Row]:

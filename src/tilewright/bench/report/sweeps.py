@@ -15,6 +15,7 @@ WIDTH, HEIGHT, MARGIN, LEFT = 480, 250, 16, 58  # pixels; the plot has this heig
 COLOURS = ("cpu", "simt", "tile", "vendor", "roof", "float64")  # of the curves, in this order
 DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 3"')  # of further curves, after all colours
 CROSS = "\N{MULTIPLICATION SIGN}"  # a refused point
+PLATEAU = 1.02  # times the fastest median: what is below is as fast, for rounds differ by as much
 GROWS = 1.6  # times the value before: a parameter whose values all grow so much has a logarithmic axis
 
 
@@ -32,13 +33,28 @@ class Curve:
 
     @property
     def best(self) -> Row | None:
-        """The fastest point; None if all are refused."""
-        return min(self.measured, key=lambda row: row.median_s, default=None)
+        """The smallest value of the first parameter that is as fast as the fastest; None if all are refused."""
+        most = max(map(speed, self.measured), default=0.0)
+        fast = [row for row in self.measured if speed(row) * PLATEAU >= most]
+        return min(fast, key=lambda row: _number(next(iter(row.setting.values()))) or 0.0, default=None)
 
     @property
     def name(self) -> str:
         """Kernel, case, and the second parameter: "cpu.taps, 64x64x64-3x3x3, tile=8"."""
         return ", ".join(filter(None, [self.rows[0].rung, case_of(self.rows[0]), self.rest]))
+
+
+def speed(row: Row) -> float:
+    """Rows or records per second of a measured point."""
+    return row.rows / row.median_s
+
+
+def _number(value: str) -> float | None:
+    """The value of a parameter as a number; None for a word."""
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def is_sweep(row: Row) -> bool:
@@ -75,7 +91,19 @@ def sweep_table(rows: list[Row]) -> Table:
         mark = "best" if any(row is one for one in best) else ""
         lines.append((row.rung, case_of(row), *row.setting.values(), *where, *cells, mark, row.check))
     caption = f"{title(rows)}; {origin(rows)}."
-    return Table(caption, header, tuple(lines), 2, (bits(rows), *noise_notes(rows)))
+    return Table(caption, header, tuple(lines), 2, (bits(rows), *speed_ups(rows), *noise_notes(rows)))
+
+
+def speed_ups(rows: list[Row]) -> Iterator[str]:
+    """One sentence for a sweep over threads: the number of threads at which the speed-up ends."""
+    if list(rows[0].setting) != [THREADS]:
+        return
+    ends = groups((row for curve in curves(rows) if (row := curve.best)), lambda row: int(row.setting[THREADS]))
+    most = max(int(row.setting[THREADS]) for row in rows)
+    for count, some in sorted(ends.items()):
+        whose = "" if len(ends) == 1 else f" of {'; '.join(f'{row.rung} on {case_of(row)}' for row in some)}"
+        end = "ends at" if count < most else "does not end before"
+        yield f"The speed-up{whose} {end} {device_of(count)}."
 
 
 def title(rows: list[Row]) -> str:
@@ -127,10 +155,8 @@ class Steps:
     @property
     def numbers(self) -> list[float] | None:
         """The values as numbers; None if one is a word."""
-        try:
-            return [float(value) for value in self.values]
-        except ValueError:
-            return None
+        found = [_number(value) for value in self.values]
+        return None if None in found else [value for value in found if value is not None]
 
     @property
     def logarithmic(self) -> bool:

@@ -92,7 +92,7 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
     rows: list[Row] = []
     one: Run | None = None
     for workers in setting.workers:
-        run = _run(job, command, workers, setting)
+        run = _run(job, [*command, "--count", str(count)], workers, setting)
         one = one or run
         if run.digest != one.digest:
             raise InternalError(
@@ -136,7 +136,7 @@ def _check(setting: Setting) -> None:
 
 
 def _prepare(job: str, count: int, setting: Setting) -> list[str]:
-    """Makes model and input where they are not there; the verb and what it needs besides the output."""
+    """Makes model and input where they are not there; the verb and what it needs besides the output and --count."""
     setting.folder.mkdir(parents=True, exist_ok=True)
     model, records = setting.folder / job, setting.folder / f"{job}.{count}.bin"
     if not model.exists():
@@ -152,7 +152,7 @@ def _prepare(job: str, count: int, setting: Setting) -> list[str]:
     own = {
         "textcnn": ["classify", "-i", str(records)],
         "gpt2": ["generate", "-i", str(records), "--max-tokens", str(setting.tokens), "--ignore-eos"],
-        "dcgan": ["draw", "-n", str(count), "--seed", "1"],
+        "dcgan": ["draw", "--seed", "1"],
     }[MODELS[job]]
     return [*own, "--model", str(model), "--dtype", setting.dtype, "--device", setting.device, *setting.more]
 

@@ -11,6 +11,8 @@ from tilewright.cli._options import Json, output_of, verb
 from tilewright.cli._output import show, show_json
 from tilewright.errors import counted
 
+SHOWN = 32  # workers that are listed
+
 
 @dataclass
 class Options:
@@ -22,7 +24,7 @@ class Options:
 
 @verb(Options)
 def status(options: Options) -> None:
-    """Show how far a job is: shards, records, bad records, rate, time left, and the process that runs it.
+    """Show how far a job is: shards, records, bad records, rate, time left, and each worker's host, device and records.
 
     \b
     tilewright status labels.jsonl
@@ -63,4 +65,9 @@ def _text(found: Any) -> str:
         lines += ["run the same command again to resume it"]
     if found.state == "damaged":
         lines += ["run the command of the job again: it makes the missing parts"]
+    for done in found.workers[:SHOWN]:
+        rows = f"{counted(done.records, 'record')} in {counted(done.shards, 'shard')}"
+        lines += [f"worker {done.worker} on {done.host}, {done.device}: {rows}"]
+    if len(found.workers) > SHOWN:
+        lines += [f"and {len(found.workers) - SHOWN:,} more workers, which --json lists"]
     return "\n".join(lines)

@@ -66,7 +66,7 @@ def engine_of(settings: Settings, device: str) -> Engine:
             raise UsageError(f"workers is {workers}; the engine inline has one worker", remedy="use the engine local")
         from tilewright.runtime.engines.inline import Inline
 
-        return Inline()
+        return Inline(gpus[0] if gpus else None)
     if gpus and workers is not None and workers > len(gpus):
         raise ResourceError(
             f"{workers} workers need a GPU each, and there are {len(gpus)}", remedy="use fewer --workers"

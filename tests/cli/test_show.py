@@ -52,3 +52,10 @@ def test_the_roof_names_the_limit(run):
 def test_refusals_name_what_there_is(run, words, message):
     code, _, errors = run("show", *words)
     assert code == 2 and message in errors
+
+
+def test_a_drawing_is_svg_and_follows_the_kernel(run):
+    code, out, _ = run("show", "matmul", "simt.strip", "--drawing")
+    assert code == 0 and out.startswith("<svg ") and "A thread has a strip of 8 in a block of 64 x 64" in out
+    code, _, errors = run("show", "matmul", "cpu.amx", "--drawing")
+    assert code == 2 and "matmul.cpu.amx has no drawing; there is one for cpu.memory, " in errors

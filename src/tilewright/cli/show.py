@@ -66,28 +66,38 @@ class Options:
             rich_help_panel=SHOWN,
         ),
     ] = False
+    drawing: Annotated[
+        bool,
+        Option(
+            "--drawing",
+            help="Only the drawing of its tiling, as SVG: redirect it to a file.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = False
 
 
 @verb(Options)
 def show(options: Options) -> None:
-    """Show one kernel of an operation: its idea, its cost, its source and its machine code.
+    """Show one kernel of an operation: its idea, its cost, its source, its machine code and its drawing.
 
     \b
     tilewright show matmul cpu.packed
-    tilewright show matmul simt.strip --source
+    tilewright show matmul simt.strip --drawing > strip.svg
 
     A CPU kernel is compiled anew, which takes seconds: only then is its assembly there. A GPU kernel shows its
     registers, shared memory and occupancy where there is a GPU; the rest needs none.
     """
     ladder, rung = _found(options)
     case, lacking = _case(options, ladder, rung)
-    every = not (options.source or options.code)
+    every = not (options.source or options.code or options.drawing)
     if every:
         put("\n".join([*_idea(ladder, rung), "", *_cost(ladder.op, case, lacking), ""]))
     if every or options.source:
         put("\n".join(_source(rung)))
     if every or options.code:
         put("\n".join(_code(ladder.op, rung, case, lacking)))
+    if every or options.drawing:
+        put(_drawing(ladder.op, rung, alone=not every))
 
 
 def _found(options: Options) -> tuple[Ladder, Rung]:
@@ -214,6 +224,19 @@ def _code(op: str, rung: Rung, case: Any, lacking: list[str]) -> list[str]:
     from tilewright.bench.kernels.compiled import compiled_kernels
 
     return [line for kernel in compiled_kernels(op, rung, case) for line in _kernel(kernel)]
+
+
+def _drawing(op: str, rung: Rung, *, alone: bool) -> str:
+    """The SVG, or in a longer output what it shows. Raises Refused if the rung has none and nothing else is shown."""
+    from tilewright.bench.report.drawings import DRAWN, drawing_of
+
+    drawing = drawing_of(op, rung)
+    if drawing is None and alone:
+        raise Refused(f"{op}.{rung.name} has no drawing; there is one for {', '.join(DRAWN[op])}")
+    if drawing is None:
+        return "drawing: none"
+    words = f"`tilewright show {op} {rung.name} --drawing > {rung.name}.svg` writes it"
+    return drawing.svg() if alone else f"drawing: {drawing.title}; {words}"
 
 
 def _kernel(kernel: Compiled) -> list[str]:

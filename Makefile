@@ -62,8 +62,9 @@ bench-gpu: $(VENV)/.test ## measure every ladder and job on this machine's GPU, 
 	$(RUN) -m tilewright bench convolve --device cuda --save
 	$(MAKE) report
 
-report: $(VENV)/.core ## write the tables and the HTML page from results/
+report: $(VENV)/.core ## write the tables, the figures and the HTML page from results/, and the drawings of the kernels
 	$(RUN) -m tilewright report
+	$(RUN) docs/_hooks/drawings.py
 
 $(VENV)/.docs: $(VENV)/.core
 	$(BIN)/pip install --quiet --editable '.[docs]'

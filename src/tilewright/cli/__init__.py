@@ -46,6 +46,7 @@ VERBS = {
     "convert": "Convert a model from PyTorch, or between a model directory and a headerless .bin file.",
     "init": "Make a model of any size with random weights.",
     "ladder": "Check and time every kernel of an operation.",
+    "show": "Show one kernel: idea, cost, source, machine code, drawing.",
     "sweep": "Time kernels or a job against a parameter: threads, tile, batch size.",
     "bench": "Time a whole workload beside other libraries.",
     "report": "Write tables, figures and a page from the measured results.",

@@ -33,6 +33,7 @@ from tilewright.backends.protocol import (
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.matmul.problem import DEVICE_DTYPES
+from tilewright.switches import Without, switched_off
 
 T = TypeVar("T")
 Tensors = list[torch.Tensor]
@@ -281,10 +282,10 @@ class Cuda:
 
     name = "cuda"
 
-    def __init__(self, dtype: str, device: str = "cuda") -> None:
+    def __init__(self, dtype: str, device: str = "cuda", without: Without = frozenset()) -> None:
         if dtype not in DEVICE_DTYPES:
             raise UsageError(f"dtype is {dtype!r}; on a GPU it must be one of {', '.join(DEVICE_DTYPES)}")
-        self.device = device
+        self.device, self.without = device, switched_off(without)
         self.between = str(torch_dtype(dtype)).removeprefix("torch.")
 
     def array(self, values: np.ndarray) -> torch.Tensor:

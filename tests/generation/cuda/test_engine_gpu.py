@@ -75,7 +75,7 @@ def small_lanes(monkeypatch):
     for name in ("checked_spans", "append", "attend", "append_and_attend"):
         monkeypatch.setattr(attention, name, getattr(stand_ins, name))
     monkeypatch.setattr(drawing, "draw", stand_ins.draw)
-    monkeypatch.setattr(language_model, "backend", lambda device, dtype: cuda.Cuda(dtype, "cpu"))
+    monkeypatch.setattr(language_model, "backend", lambda device, dtype, without: cuda.Cuda(dtype, "cpu", without))
     yield
     torch.set_num_threads(threads)
 

@@ -130,7 +130,7 @@ def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | N
     cache_bytes = int(SHARE * max(wanted.memory - CONTEXT - weights, 0)) if allowed is None else allowed
     slots = min(cache_bytes // each, LANES * LANE)
     if not wanted.cached:
-        slots = min(slots, LANES * max(1, PROMPT_ROWS // length))
+        slots = min(slots, max(1, LANES * PROMPT_ROWS // length))
     if slots < 1:
         raise ResourceError(
             f"the GPU has {wanted.memory:,} bytes free, the weights take {weights:,}; {SHARE:.0%} of the rest must "

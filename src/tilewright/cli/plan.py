@@ -113,6 +113,7 @@ def _planned(name: str, module: Any, options: Any, memory: int | None) -> tuple[
     else:
         whole: JobPlan = plans.plan(_job_of(module, options, memory), memory)
         head, disk, told, found = _head(whole), _disk(whole), whole.as_dict(), whole
+    told |= {"without": sorted(set(options.without))} if options.without else {}
     threads = (options.threads or cpu().cores) if told["device"] == "cpu" else 0
     effort, figures = _effort(name, found, told, threads)
     told |= {"threads": threads, "available_memory": available_memory(), **figures}
@@ -258,7 +259,8 @@ def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> t
 
     job = Job(name, told["dtype"], threads, found.records, found.flops, found.figures)
     lines, figures = _work(found, told, threads) if name == "generate" else ([], {})
-    rows = saved_rows(job)
+    without = told.get("without", [])
+    rows = [] if without else saved_rows(job)
     most = found.figures.get("planes", found.records)
     if isinstance(found, JobPlan) and found.begun.done:  # its shards stay as they are; a new job has more if need be
         most = found.begun.cut.shards
@@ -267,7 +269,7 @@ def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> t
     paying = scaling(job, rows, most, units)
     workers = {"workers_that_pay": paying.workers, "workers_measured": paying.row is not None}
     if measured is None:
-        return [*lines, _no_rate(job), _workers(job, paying, units)], figures | workers | {"expected_seconds": None}
+        return [*lines, _no_rate(job, without), _workers(job, paying, units)], figures | workers | {"expected_seconds": None}
     seconds, row = measured
     source = f"results/{row.machine}/{row.op}.csv: {row.rung}, {row.size}, {row.dtype}"
     source += f", {_threads(row.threads)}, " if row.threads else ", "
@@ -283,11 +285,13 @@ def _threads(count: int) -> str:
     return f"{count} thread{'s' * (count > 1)}"
 
 
-def _no_rate(job: Job) -> str:
+def _no_rate(job: Job, without: list[str]) -> str:
     from tilewright.bench.rates import WORKLOADS, measured_dtype, saving_command
 
     if not job.flops:
         return "rate: not known: no record that was read is good"
+    if without:
+        return f"rate: not known: saved rows are of jobs with every optimisation, this one has no {', '.join(without)}"
     command, where = saving_command(job), "of this GPU"
     if command is None:
         return f"rate: not known: `tilewright bench {job.verb}` measures float32 only"

@@ -48,7 +48,7 @@ def effort(
 
     job = Job(name, told["dtype"], threads, found.records, found.flops, found.figures)
     lines, figures = _work(found, told, threads) if name == "generate" else ([], {})
-    rows = saved_rows(job)
+    rows = [] if told.get("without") else saved_rows(job)  # they are of jobs with every optimisation
     most = found.figures.get("planes", found.records)
     if isinstance(found, JobPlan) and found.begun.done:  # its shards stay as they are; a new job has more if need be
         most = found.begun.cut.shards

@@ -115,6 +115,7 @@ def _planned(given: list[str], module: Any, options: Any, memory: int | None) ->
     else:
         whole: JobPlan = plans.plan(_job_of(module, options, memory), memory)
         head, disk, told, found = _head(whole), _disk(whole), whole.as_dict(), whole
+    told |= {"without": sorted(set(options.without))} if options.without else {}
     threads = (options.threads or cpu().cores) if told["device"] == "cpu" else 0
     trial = None if made else trial_command(name, given, options.output, found.records)
     lines, figures = effort(name, found, told, threads, trial)

@@ -37,6 +37,7 @@ from tilewright.runtime.verbs.generate.job import (
 )
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.switches import check_switches
 
 ID_LINE = '{"id": 7, "prompt_token_ids": [1, 2]}'
 ADDED = (  # parameters that earlier jobs' manifests do not name
@@ -59,6 +60,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
+    check_switches("generate", job.settings.without, job.device, job.dtype)
     check_forced(None if job.has_own_params else job.params, job.settings.rungs, job.device)
     task = kind(job, config, say, workers, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:

@@ -24,13 +24,14 @@ from tilewright.backends.pixels import to_pixels
 from tilewright.backends.protocol import Array, Arrays, Batches, Network, Operand, Span, unmeasured
 from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.ops.batchnorm import fold
+from tilewright.ops.conv_transpose2d import Packed, conv_transpose2d
 from tilewright.ops.conv_transpose2d import Problem as Convolution
-from tilewright.ops.conv_transpose2d import conv_transpose2d
 from tilewright.ops.conv_transpose2d import ladder as convolution_ladder
 from tilewright.ops.conv_transpose2d import prepare as prepare_convolution
 from tilewright.ops.conv_transpose2d.arguments import axes
 from tilewright.ops.core.arrays import BFLOAT16, NO_NUMBERS, as_numpy, result_for
-from tilewright.ops.core.ladder import Memory
+from tilewright.ops.core.ladder import Memory, check_layers
+from tilewright.ops.core.layers import layer as layer_of
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 
@@ -150,11 +151,13 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
         """Bytes of the weights."""
-        found = [footprint.matrix(self.z_size, self.size**2 * self.channels, dtype, device)]
-        for (_, _, C), layer in zip(self.shapes(), self.layers, strict=False):
+        with layer_of(matmul=1):
+            found = [footprint.matrix(self.z_size, self.size**2 * self.channels, dtype, device)]
+        for i, ((_, _, C), layer) in enumerate(zip(self.shapes(), self.layers, strict=False), start=1):
             rows, columns = axes((layer.kernel,) * 2, layer.stride, (layer.padding,) * 2)
             problem = Convolution(layer.channels, C, rows, columns, dtype, device)
-            found.append(footprint.weights(convolution_ladder, problem))
+            with layer_of(conv_transpose2d=i):
+                found.append(footprint.weights(convolution_ladder, problem))
         return footprint.total(found)
 
     def gpu_bytes(self, dtype: str, outputs: Sequence[str]) -> int:
@@ -174,6 +177,11 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         shape = self.image_shape
         operands = {"images": Operand(shape), "pixels": Operand(shape, "uint8"), "invalid": Operand((), "uint8")}
         return [operands[name] for name in outputs]
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often a forward pass calls each operation, for rungs that are forced for one layer."""
+        return {"matmul": 1, "conv_transpose2d": len(self.layers)}
 
     @property
     def activations(self) -> tuple[str, ...]:
@@ -257,16 +265,19 @@ class DCGAN:
                 what = "missing" if found is None else found
                 raise InputError(f"tensor {name} is {what}; the configuration requires {wanted}")
         check_variances(weights)
+        check_layers("DCGAN", config.calls)
         self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
         self.batch = batch or config.batch_on(self.backend.name)
         self.columns = self.backend.padded(config.z_size)  # of noise; those behind z_size are zero
         array, vector = self.backend.array, self.backend.vector
         (matrix, bias), *kernels = ((array(w), vector(b)) for w, b in self._layers(weights))
-        self.projection = prepare_matrix(matrix, dtype=dtype), bias
-        self.layers = []
+        with layer_of(matmul=1):
+            self.projection = prepare_matrix(matrix, dtype=dtype), bias
+        self.layers: list[tuple[Packed, Array, str]] = []
         for layer, (kernel, bias), activation in zip(config.layers, kernels, config.activations, strict=True):
             padding = (layer.padding, layer.padding)
-            prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
+            with layer_of(conv_transpose2d=len(self.layers) + 1):
+                prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
             self.layers.append((prepared, bias, activation))
         even, odd = config.between
         self.work = self.backend.workspace(even=self.batch * even, odd=self.batch * odd)
@@ -292,9 +303,12 @@ class DCGAN:
         if images is None:
             images = self.work.take("images", n, math.prod(shapes[-1])).reshape((n, *shapes[-1]))
         matrix, bias = self.projection
-        x = matmul(z, matrix, bias=bias, activation="relu", out=outs[0].reshape((n, matrix.N)))
-        for (kernel, bias, activation), shape, out in zip(self.layers, shapes, [*outs[1:], images], strict=False):
-            x = conv_transpose2d(x.reshape((n, *shape)), kernel, bias=bias, activation=activation, out=out)
+        with layer_of(matmul=1):
+            x = matmul(z, matrix, bias=bias, activation="relu", out=outs[0].reshape((n, matrix.N)))
+        targets = zip(self.layers, shapes, [*outs[1:], images], strict=False)
+        for i, ((kernel, bias, activation), shape, out) in enumerate(targets, start=1):
+            with layer_of(conv_transpose2d=i):
+                x = conv_transpose2d(x.reshape((n, *shape)), kernel, bias=bias, activation=activation, out=out)
         if invalid is not None:
             to_pixels(images, pixels, invalid)
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from tilewright.switches import OPTIMISATIONS
+
 JOB = ".job"  # ending of a job's directory
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 FILES, SAMPLING, MACHINE = "Files and records", "Sampling", "Device, precision and speed"  # groups of options
@@ -41,6 +43,16 @@ Rungs = Annotated[
         metavar="OP=RUNG",
         help="Force the kernel of an operation, or of one layer: conv_transpose2d@3=cpu.scatter is for the third call "
         "of the model. Repeat it for several. `tilewright ladder OP --list` shows the kernels.",
+        rich_help_panel=MACHINE,
+    ),
+]
+WithoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="NAME",
+        help=f"Switch an optimisation off, to measure what it is worth: {', '.join(OPTIMISATIONS)}. Repeat it for "
+        "several. One that the job does not have is refused.",
         rich_help_panel=MACHINE,
     ),
 ]

@@ -22,6 +22,7 @@ from tilewright.generation.prompts import Prompt, checked_prompts
 from tilewright.generation.rules import failed
 from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.sequences import Block, Generated, Request
+from tilewright.switches import Without, check_switches
 
 BLOCK = 256  # prompts checked at a time
 
@@ -38,12 +39,16 @@ class LanguageModel(ABC):
     """A decoder with weights on one device; see `decoder.Decoder` for what it offers to an engine.
 
     dtype: accuracy class of the products; keys and values are cached in it. device: "cpu" or "cuda". stop_ids: tokens
-    that end a text. Raises UsageError for another device or dtype.
+    that end a text. without: optimisations that are switched off, see `switches`. Raises UsageError for another device
+    or dtype, and for a switch without effect.
     """
 
-    def __init__(self, sizes: Sizes, stop_ids: tuple[int, ...], *, dtype: str, device: str) -> None:
+    def __init__(
+        self, sizes: Sizes, stop_ids: tuple[int, ...], *, dtype: str, device: str, without: Without = frozenset()
+    ) -> None:
         self.sizes, self.stop_ids, self.dtype, self.device = sizes, stop_ids, dtype, device
-        self.backend = backend(device, dtype)
+        self.backend = backend(device, dtype, without)
+        check_switches("generate", self.backend.without, self.backend.name, dtype, parameter="without")
         self.attention = attention_on(self.backend, sizes, dtype)
         self.tokenizer: Tokenizer | None = None
 

@@ -32,6 +32,7 @@ from tilewright.ops.matmul_argmax import Problem as Search
 from tilewright.ops.matmul_argmax import ladder as argmax_ladder
 from tilewright.ops.matmul_argmax import matmul_argmax
 from tilewright.ops.matmul_argmax import prepare as prepare_argmax
+from tilewright.switches import Without
 
 MODEL_TYPE = "gpt2"
 MAX_SIZE = 2**31
@@ -166,10 +167,13 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
         itemsize = footprint.element_bytes(dtype)
         return 4 * C + itemsize * (6 * C + W) + footprint.limbs(max(W, C), dtype)
 
-    def flops(self, prompts: Prompts, tokens: int) -> float:
+    def flops(self, prompts: Prompts, tokens: int, *, cached: bool = True) -> float:
         """Operations of prompts that get `tokens` new ones each: every position through every layer, the output matrix
-        for the new tokens alone."""
+        for the new tokens alone. Where nothing is cached, each new token takes all positions before it again."""
         C, n = self.n_embd, prompts.count
+        if not cached:
+            each = [Prompts(n, prompts.tokens + n * done, prompts.longest) for done in range(tokens)]
+            return sum(self.flops(longer, 1) for longer in each)
         positions = prompts.tokens + n * (tokens - 1)
         keys = positions * (positions / max(1, n) + 1) / 2  # that queries attend to, were all prompts of one length
         layers = self.n_layer * (positions * (8 * C * C + 4 * C * self.width) + 4 * C * keys)
@@ -205,12 +209,20 @@ class GPT2(LanguageModel):
 
     weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
     read-only. dtype: accuracy class of the products, "float32" or "bfloat16", on a GPU "float16" too; keys and values
-    are cached in it. device: "cpu" or "cuda", where the weights are copied once. Raises InputError if a tensor is
-    missing, too many or of another shape, UsageError for another device or dtype.
+    are cached in it. device: "cpu" or "cuda", where the weights are copied once. without: optimisations that are
+    switched off: "kv-cache", "prefix-sharing", on a GPU "pinned", "overlap" and "graphs" too; none changes bits.
+    Raises InputError if a tensor is missing, too many or of another shape, UsageError for another device, dtype or
+    switch.
     """
 
     def __init__(
-        self, config: GPT2Config, weights: Mapping[str, np.ndarray], *, dtype: str = "float32", device: str = "cpu"
+        self,
+        config: GPT2Config,
+        weights: Mapping[str, np.ndarray],
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        without: Without = frozenset(),
     ):
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
@@ -219,7 +231,7 @@ class GPT2(LanguageModel):
                 wanted = shapes.get(name, "no such tensor")
                 raise InputError(f"tensor {name} is {found or 'missing'}; the configuration requires {wanted}")
         check_layers("GPT-2", config.calls)
-        super().__init__(config.sizes, config.stop_ids, dtype=dtype, device=device)
+        super().__init__(config.sizes, config.stop_ids, dtype=dtype, device=device, without=without)
         self.config, backend = config, self.backend
         self.wte, self.wpe = backend.array(weights["wte.weight"]), backend.vector(weights["wpe.weight"])
         self.layers = [Layer(weights, i, dtype, backend) for i in range(config.n_layer)]

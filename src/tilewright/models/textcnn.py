@@ -23,7 +23,7 @@ from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.ops.core.arrays import as_numpy
-from tilewright.ops.core.ladder import Memory, check_layers
+from tilewright.ops.core.ladder import Memory, check_layers, forced, preferring
 from tilewright.ops.core.layers import layer as layer_of
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d import Problem as Convolutions
@@ -33,6 +33,7 @@ from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
 from tilewright.ops.embedding_conv1d.memory import LINE, row_width
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
+from tilewright.switches import Without, check_switches, rungs_without
 
 # Sentences of a batch. On the CPU 1,024 are 16 MiB of features, and fill every block of a matmul. On an H200 in float32
 # 128 take 153 us, 1,024 take 188 and 8,192 take 1,480.
@@ -159,8 +160,10 @@ class TextCNN:
     weights: float32 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and read-only.
     dtype: accuracy class of the products, "float32" or "bfloat16", on a GPU "float16", too. device: "cpu", "cuda" or a
     backend. table_memory: bytes that the token table may occupy; None: no limit, on a GPU what it has free but for a
-    reserve. Raises InputError if a tensor is missing, too many or of another shape, UsageError for a table_memory that
-    is no number of bytes, ResourceError where memory does not suffice.
+    reserve. without: optimisations that are switched off: "token-table", which may change bits, on a GPU also "pinned",
+    "overlap" and "graphs". Raises InputError if a tensor is missing, too many or of another shape, UsageError for a
+    table_memory that is no number of bytes or has no table, and for another switch, ResourceError where memory does
+    not suffice.
     """
 
     def __init__(
@@ -171,6 +174,7 @@ class TextCNN:
         dtype: str = "float32",
         device: str | Backend = "cpu",
         table_memory: int | None = None,
+        without: Without = frozenset(),
     ):
         is_integer = isinstance(table_memory, INTEGERS)
         if table_memory is not None and (not is_integer or table_memory < 0):
@@ -185,10 +189,18 @@ class TextCNN:
                     f"tensor {name} is {'missing' if found is None else found}; the configuration requires {wanted}"
                 )
         check_layers("TextCNN", config.calls)
-        self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
+        self.config, self.dtype, self.backend = config, dtype, backend(device, dtype, without)
+        without, place = self.backend.without, self.backend.name
+        check_switches("classify", without, place, dtype, parameter="without")
+        self.rungs = rungs_without(without, place, forced() if without else {})
+        if self.rungs and table_memory is not None:
+            raise UsageError(
+                f"table_memory is {table_memory}, and the token table is switched off: give one of the two"
+            )
         self.tokenizer: Tokenizer | None = None
         array, vector, branches = self.backend.array, self.backend.vector, range(len(config.kernel_sizes))
-        with self.backend.enough_memory("the GPU's memory does not hold the weights", "run on the CPU"):
+        lack = "the GPU's memory does not hold the weights"
+        with self.backend.enough_memory(lack, "run on the CPU"), preferring(**self.rungs):
             with layer_of(embedding_conv1d=1):
                 self.convolutions = prepare_convolutions(
                     array(weights["embedding.weight"]),
@@ -223,7 +235,7 @@ class TextCNN:
         """A batch of token ids int32 (n, sequence_length) -> logits (n, num_labels). lowest (n,): see `TokenLookup`."""
         n, features = len(ids), len(self.config.kernel_sizes) * self.config.num_filters
         x = self._between(n, features)
-        with layer_of(embedding_conv1d=1):
+        with preferring(**self.rungs), layer_of(embedding_conv1d=1):
             embedding_conv1d(self.tokens.located(ids, lowest), self.convolutions, out=x)
         for i, (weight, bias) in enumerate(self.linears, start=1):
             last = i == len(self.linears)

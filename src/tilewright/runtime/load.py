@@ -24,6 +24,7 @@ from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.named_models import check_model, model_path
+from tilewright.switches import Without, check_switches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -155,14 +156,26 @@ if TYPE_CHECKING:
 
 
 @overload
-def load(path: Literal["poet"], *, device: str = "auto", dtype: str = "float32") -> GPT2: ...  # type: ignore[overload-overlap]
+def load(  # type: ignore[overload-overlap]
+    path: Literal["poet"], *, device: str = "auto", dtype: str = "float32", without: Without = ...
+) -> GPT2: ...
 @overload
 def load(  # type: ignore[overload-overlap]
-    path: Literal["critic"], *, device: str = "auto", dtype: str = "float32", table_memory: int | None = None
+    path: Literal["critic"],
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    table_memory: int | None = None,
+    without: Without = ...,
 ) -> TextCNN: ...
 @overload
 def load(  # type: ignore[overload-overlap]
-    path: Literal["portraits"], *, device: str = "auto", dtype: str = "float32", batch: int | None = None
+    path: Literal["portraits"],
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    batch: int | None = None,
+    without: Without = ...,
 ) -> DCGAN: ...
 @overload
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> AnyModel: ...
@@ -172,13 +185,17 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
 
     device: "cpu", "cuda", or "auto": a GPU if there is one that can be used. dtype: the accuracy class: "float32",
     "bfloat16" or, on a GPU, "float16"; "auto": that of the checkpoint (float32 for float16 on a CPU). options: other
-    arguments of the model's class, such as `table_memory` of TextCNN. Raises InputError, UsageError and ResourceError.
+    arguments of the model's class, such as `table_memory` of TextCNN, or `without`, a set of optimisations to switch
+    off. Raises InputError, UsageError and ResourceError.
     """
     path = model_path(path)
     if dtype not in DTYPES:
         raise UsageError(parameter="dtype", value=repr(dtype), rule=f"{DTYPE_RULE} is wanted")
     device = place_for(device) if dtype == "auto" else device
     dtype = stored_dtype(path, device) if dtype == "auto" else dtype
+    if without := options.get("without"):
+        verb, place = VERBS[config_of(path).model_type], place_for(device, dtype)
+        check_switches(verb, without, place, dtype, parameter="without")
     config, weights = read_weights(path)
     model = build(config, weights, device=device, dtype=dtype, **options)
     if isinstance(model, GPT2 | TextCNN):

@@ -8,6 +8,7 @@ from tilewright.bench.job_ladders.steps import Job, Program, Published, Step, in
 from tilewright.bench.workloads.gpt2 import TOLERANCE, random_prompts, random_weights, reference_logits
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.switches import Without
 
 NEW = 8  # tokens per prompt
 SAMPLE = 2  # prompts that are compared with float64
@@ -25,7 +26,7 @@ class Prompts:
 
     def program(self, step: Step) -> Program:
         """See `steps.Workload`."""
-        model = GPT2(self.config, self.weights, device=self.device)
+        model = GPT2(self.config, self.weights, device=self.device, without=step.without)
 
         def generate(prompts: np.ndarray) -> np.ndarray:
             return np.array([found.outputs[0].token_ids for found in model.generate(prompts, self.params)], np.int64)
@@ -48,17 +49,19 @@ class Prompts:
         return float(gap.max()) / (2 * TOLERANCE["float32"] * max(1.0, float(exact.std())))
 
 
-NAIVE_CPU = {"attention": "cpu.unfused", "layernorm": "cpu.naive", "embedding": "cpu.naive", "matmul": "cpu.memory"}
+NAIVE_CPU = {"attention": "cpu.unfused", "layernorm": "cpu.naive", "embedding": "cpu.naive", "matmul": "cpu.reordered"}
 NAIVE_GPU = {
     "attention": "simt.unfused", "layernorm": "simt.naive", "embedding": "simt.naive", "matmul": "simt.register",
     "matmul_argmax": "simt.row",
 }  # fmt: skip
+NO_CACHE: Without = frozenset({"kv-cache"})
+PLAIN: Without = frozenset({"graphs", "overlap", "pinned"})  # a GPU as a first program uses it
 CPU = (
-    Step("naive", "plain loops in every layer; one prompt per call, one thread", NAIVE_CPU, threads=1, batch=1),
-    Step("rows of the product", "the inner loop of a product runs along rows: the compiler makes vectors of it",
-         NAIVE_CPU | {"matmul": "cpu.reordered"}, threads=1, batch=1),
+    Step("naive", "plain loops in every layer, which computes all tokens for each new one; one prompt, one thread",
+         NAIVE_CPU, NO_CACHE, threads=1, batch=1),
+    Step("KV cache", "keys and values of earlier tokens are kept", NAIVE_CPU, threads=1, batch=1),
     Step("batch and threads", "all prompts in one call; threads draw rows",
-         NAIVE_CPU | {"matmul": "cpu.reordered"}),
+         NAIVE_CPU),
     Step("layers as GEMM", "matrices packed in the order of use, a block of the result in registers",
          NAIVE_CPU | {"matmul": "cpu.packed"}),
     Step("fused attention", "one kernel; the scores of a query stay in the first cache",
@@ -66,14 +69,17 @@ CPU = (
     Step("blocks and vectors", "a block of queries shares each loaded key and value; norms and sums are vectors"),
 )  # fmt: skip
 GPU = (
-    Step("naive", "one thread per output; one prompt per call", NAIVE_GPU, batch=1),
-    Step("batched", "all prompts in one call", NAIVE_GPU),
-    Step("shared memory", "products of tiles in shared memory", NAIVE_GPU | {"matmul": "simt.shared"}),
+    Step("naive", "one thread per output, all tokens for each new one; one prompt per call",
+         NAIVE_GPU, NO_CACHE | PLAIN, batch=1),
+    Step("KV cache", "keys and values of earlier tokens are kept", NAIVE_GPU, PLAIN, batch=1),
+    Step("batched", "all prompts in one call", NAIVE_GPU, PLAIN),
+    Step("shared memory", "products of tiles in shared memory", NAIVE_GPU | {"matmul": "simt.shared"}, PLAIN),
     Step("layers as GEMM", "8 x 8 sums per thread in registers, loads ahead of the products",
-         NAIVE_GPU | {"matmul": "simt.buffered"}),
+         NAIVE_GPU | {"matmul": "simt.buffered"}, PLAIN),
     Step("fused attention", "one kernel: no score leaves its registers; one warp per row of a norm",
-         {"matmul": "simt.buffered", "attention": "simt.fused", "matmul_argmax": "simt.shuffles"}),
-    Step("tensor cores", "products of bfloat16 limbs and blocks of queries on matrix units"),
+         {"matmul": "simt.buffered", "attention": "simt.fused", "matmul_argmax": "simt.shuffles"}, PLAIN),
+    Step("tensor cores", "products of bfloat16 limbs and blocks of queries on matrix units", without=PLAIN),
+    Step("CUDA graph", "all kernels of a new token are launched at once; copies overlap with kernels"),
 )  # fmt: skip
 PUBLISHED = (Published("GPT-2 124M, 16 GPUs", 438.9, "16 GPUs of a cluster, model not stated"),)
 JOB = Job(

@@ -16,6 +16,7 @@ from tilewright.ops.core.launch import thread_count, threads
 
 ROUNDS = 3  # of a naive step, each takes seconds
 ROUND_S, QUICK_ROUND_S = 4.0, 0.3  # a step that takes longer runs on fewer records
+PATIENCE = 2  # times this limit that one record may take before it is timed once
 GROWTH = 16  # times more records in the next probe, at most: a small batch is slower per record than a large one
 
 
@@ -54,10 +55,16 @@ def _measured(
     begin = time.perf_counter()
     with forcing(**step.rungs) as ran, threads(step.threads):
         program = workload.program(step)
-        n = _records(program, workload.total, QUICK_ROUND_S if quick else ROUND_S)
+        limit_s = QUICK_ROUND_S if quick else ROUND_S
+        n, seconds = _records(program, workload.total, limit_s)
         results, once_s = program(n), time.perf_counter() - begin
         share = _checked(job, step, workload, results, today)
-        (timing,) = interleave({"": lambda: program(n)}, CpuClock(cold=False), runs=ROUNDS, warm_up=0).values()
+        (timing,) = interleave(
+            {"": lambda: program(n)},
+            CpuClock(cold=False),
+            runs=ROUNDS if seconds < PATIENCE * limit_s else 1,
+            warm_up=0,
+        ).values()
         on = thread_count() if device == "cpu" else 0
     if idle := step.rungs.keys() - ran:
         raise InternalError(f"{job.name}, step {step.name!r}: the job never ran {', '.join(sorted(idle))}")
@@ -70,16 +77,18 @@ def _measured(
     return row, results
 
 
-def _records(program: Program, total: int, limit_s: float) -> int:
-    """As many records as the program computes in about limit_s, at least 1."""
+def _records(program: Program, total: int, limit_s: float) -> tuple[int, float]:
+    """(records that the program computes in about limit_s, at least 1; about how long they take)."""
     n = 1
     while True:
         program(n)  # kernels are compiled, rows of a token table are computed
         begin = time.perf_counter()
         program(n)
-        wanted = int(n * limit_s / (time.perf_counter() - begin))
+        seconds = time.perf_counter() - begin
+        wanted = int(n * limit_s / seconds)
         if n == total or wanted < 2 * n:
-            return max(1, min(n, wanted))
+            few = max(1, min(n, wanted))
+            return few, seconds * few / n
         n = min(total, wanted, GROWTH * n)
 
 

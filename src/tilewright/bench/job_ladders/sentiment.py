@@ -11,6 +11,7 @@ from tilewright.bench.workloads.sentiment import TOLERANCE, reference_logits
 from tilewright.formats.validate import largest_error
 from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
+from tilewright.switches import Without
 
 SENTENCES = Path(__file__).parents[2] / "data" / "sentences.bin"  # 1,024 of the course's
 SAMPLE = 16  # sentences that are compared with float64; all are compared with the last step
@@ -33,7 +34,7 @@ class Sentences:
 
     def program(self, step: Step) -> Program:
         """See `steps.Workload`."""
-        model = TextCNN(self.config, self.weights, device=self.device)
+        model = TextCNN(self.config, self.weights, device=self.device, without=step.without)
         return lambda n: in_batches(model.logits, self.ids[:n], step.batch)
 
     def error(self, results: np.ndarray) -> float:
@@ -68,22 +69,25 @@ CPU = (
          _rungs("cpu.table_sums")),
     Step("vectors and slices", "the sums are vectors, and a slice of the table stays in the last cache"),
 )  # fmt: skip
+PLAIN: Without = frozenset({"graphs", "overlap", "pinned"})  # a GPU as a first program uses it
 GPU = (
     Step("naive", "one thread per output of a convolution; one sentence per call",
-         _rungs("simt.gather", "simt.naive", "simt.register"), batch=1),
+         _rungs("simt.gather", "simt.naive", "simt.register"), PLAIN, batch=1),
     Step("batched", "all sentences in one call: the grid has a block row per sentence",
-         _rungs("simt.gather", "simt.naive", "simt.register")),
+         _rungs("simt.gather", "simt.naive", "simt.register"), PLAIN),
     Step("shared memory", "a block keeps a tile of channels, taps and filters in shared memory",
-         _rungs("simt.gather", "simt.tiles", "simt.register")),
+         _rungs("simt.gather", "simt.tiles", "simt.register"), PLAIN),
     Step("linear layers as GEMM", "tiles in shared memory, sums in registers, loads ahead of the products",
-         _rungs("simt.gather", "simt.tiles", "simt.buffered")),
+         _rungs("simt.gather", "simt.tiles", "simt.buffered"), PLAIN),
     Step("fused", "ReLU and the maximum where the sums are; a weight in a register serves 16 positions",
-         _rungs("simt.gather", "simt.fused", "simt.buffered")),
+         _rungs("simt.gather", "simt.fused", "simt.buffered"), PLAIN),
     Step("tensor cores", "im2col: convolutions and linear layers as products of bfloat16 limbs on matrix units",
-         _rungs("simt.gather", "tile.limbs")),
+         _rungs("simt.gather", "tile.limbs"), PLAIN),
     Step("token table", "each pair of token and tap is multiplied once; a window is a sum of table rows",
-         _rungs("simt.table_sums")),
-    Step("tiles and slices", "one program per sentence; a slice of the table stays in L2"),
+         _rungs("simt.table_sums"), PLAIN),
+    Step("tiles and slices", "one program per sentence; a slice of the table stays in L2", without=PLAIN),
+    Step("pinned memory", "logits are copied to page-locked memory", without=frozenset({"graphs"})),
+    Step("CUDA graph", "all kernels of a batch are launched at once"),
 )  # fmt: skip
 MACHINE = "one GPU of a cluster, model not stated"
 PUBLISHED = (

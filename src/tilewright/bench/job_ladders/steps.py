@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tilewright.switches import Without
+
 Results = Any  # an array with a row per record, NumPy's or a tensor
 Program = Callable[[int], Results]  # computes the first n records of the input, and returns when they are computed
 
@@ -17,13 +19,14 @@ class Step:
     """One step of a job's ladder.
 
     idea: one sentence, what changes from the step before. rungs: the kernels that are forced, by operation or by layer
-    ("matmul@2"); for others today's run. threads: of the CPU; None: those that the user gives. batch: records per call
-    of the model; None: all.
+    ("matmul@2"); for others today's run. without: optimisations that are switched off, see `switches`. threads: of the
+    CPU; None: those that the user gives. batch: records per call of the model; None: all.
     """
 
     name: str
     idea: str
     rungs: Mapping[str, str] = field(default_factory=dict)
+    without: Without = frozenset()
     threads: int | None = None
     batch: int | None = None
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.backends.footprint import ALWAYS, CONTEXT, PREPARING, RUNNING, Part, cached, element_bytes, record_bytes
-from tilewright.errors import ResourceError
+from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.course import TokenFile
 from tilewright.models.textcnn import SIZES, TextCNNConfig
 from tilewright.ops.embedding_conv1d.device_table import PRODUCT_TOKENS, RESERVE
@@ -59,7 +59,10 @@ class Table(NamedTuple):
 
 
 def plan(job: ClassifyJob, gpu_memory: int | None = None) -> JobPlan:
-    """The plan of the job; see `plan_job`."""
+    """The plan of the job; see `plan_job`. Also raises UsageError for a job without its token table."""
+    if "token-table" in job.settings.without:
+        rule = "plan counts the work and the memory of a job with its token table only"
+        raise UsageError(parameter="--without", value="token-table", rule=rule, remedy="leave it out")
     return plan_job("classify", job, gpu_memory, task_of, _declared)
 
 

@@ -29,6 +29,7 @@ from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_path
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.switches import check_switches
 
 SIZING = {  # sentences per shard: a second or two of work; and the fewest, with many workers
     "cpu": Sizing(4 * BATCH, BATCH),
@@ -41,6 +42,7 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     job = job.as_called()
     check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
+    check_switches("classify", job.settings.without, job.device, job.dtype)
     config = config_of(job.model, TextCNNConfig)
     check_rungs("classify", job.settings.rungs, job.device, calls=config.calls)
     task = kind(job, config, say, workers)

@@ -52,7 +52,10 @@ class ClassifyWorker:
         with phase(report, "load", say, "Loading weights"):
             config, weights = read_weights(job.model, TextCNNConfig)
         with phase(report, "prepare", say, "Preparing model"):
-            model = build(config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory)
+            model = build(
+                config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory,
+                without=job.settings.without,
+            )  # fmt: skip
         with phase(report, "compile", say, "Compiling or loading kernels"):
             model.logits(np.zeros((1, config.sequence_length), np.int32))
         if job.table_path:

@@ -35,6 +35,7 @@ from tilewright.runtime.verbs.convolve.kernels import Kernel, check_fits, kernel
 from tilewright.runtime.verbs.convolve.memory import program_bytes, tiling_of
 from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling
 from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker
+from tilewright.switches import check_switches
 
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
@@ -74,6 +75,7 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
         check_fits(kernel, volume.shape, job.input)
         task.dtype = str(_dtype(job, volume))
         device = _place(job, settings.device, np.dtype(task.dtype))
+        check_switches("convolve", settings.without, device, task.dtype)
         check_rungs("convolve", settings.rungs, device, _idle(task.dtype))
         task.job = replace(job, settings=replace(settings, device=device))
         task.shape, task.unit, task.kernel, task.taps = volume.shape, volume.unit, _digest(kernel), kernel

@@ -41,7 +41,8 @@ class ConvolveWorker:
 
     def __init__(self, task: ConvolveTask) -> None:
         self.task, self.report, self.dtype = task, Report(), np.dtype(task.dtype)
-        job, self.backend = task.job, backend(task.job.device)
+        job = task.job
+        self.backend = backend(task.job.device, without=job.settings.without)
         with ExitStack() as stack:
             stack.enter_context(in_force(task.job.settings))
             stack.callback(task.close)

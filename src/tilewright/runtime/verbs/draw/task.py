@@ -24,6 +24,7 @@ from tilewright.runtime.verbs.draw.image_shards import ImageOutputs
 from tilewright.runtime.verbs.draw.job import DrawJob, batch_of, check, check_outputs
 from tilewright.runtime.verbs.draw.noise import open_input
 from tilewright.runtime.verbs.draw.worker import DrawWorker
+from tilewright.switches import check_switches
 
 SHARD = {"cpu": 16, "cuda": 16}  # batches: some seconds of work on a CPU; on a GPU it waits at a shard's end alone
 
@@ -37,6 +38,7 @@ def task_of(job: DrawJob, say: Say = quiet, workers: int = 1, *, scan: int | Non
     check(job)
     begin, job = time.perf_counter(), job.as_called()
     config = config_of(job.model, DCGANConfig)
+    check_switches("draw", job.settings.without, job.device, job.dtype)
     check_rungs("draw", job.settings.rungs, job.device, calls=config.calls)
     checked = scan is None or job.input is None or not os.path.isfile(job.input) or os.path.getsize(job.input) <= scan
     with closing(open_input(job, config, checked=checked)) as reader:

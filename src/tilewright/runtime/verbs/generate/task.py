@@ -29,6 +29,7 @@ from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, TEXT, GenerateJob, beyond_context, check, check_model
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.switches import check_switches
 
 ADDED = (  # parameters that earlier jobs' manifests do not name
     "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
@@ -48,6 +49,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
+    check_switches("generate", job.settings.without, job.device, job.dtype)
     check_forced(None if job.has_own_params else job.params, job.settings.rungs, job.device, config)
     task = kind(job, config, say, workers, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:

@@ -107,7 +107,8 @@ def images(say: Say, clock: Clock) -> bool:
 
     from tilewright.bench.workloads.dcgan import random_weights
     from tilewright.bench.workloads.dcgan_reference import reference_images
-    from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
+    from tilewright.models.dcgan import DCGAN, DCGANConfig
+    from tilewright.models.noise import noise
 
     config = DCGANConfig()
     say(f"\nimages: {IMAGES} of 64 x 64 pixels, a DCGAN of 5 M weights")

@@ -103,7 +103,7 @@ def reviews(say: Say, clock: Clock, path: Path) -> None:
 def faces(say: Say, clock: Clock, path: Path) -> None:
     """A grid of what portraits draws."""
     from tilewright.formats.images import pixels
-    from tilewright.models.dcgan import noise
+    from tilewright.models.noise import noise
 
     portraits, (rows, columns) = shipped("portraits"), FACES
     z = noise(SEED, 0, rows * columns, portraits.config.z_size)

@@ -24,13 +24,14 @@ from tilewright.backends.pixels import to_pixels
 from tilewright.backends.protocol import Array, Arrays, Batches, Network, Operand, Span, unmeasured
 from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.ops.batchnorm import batchnorm, fold
+from tilewright.ops.conv_transpose2d import Packed, conv_transpose2d
 from tilewright.ops.conv_transpose2d import Problem as Convolution
-from tilewright.ops.conv_transpose2d import conv_transpose2d
 from tilewright.ops.conv_transpose2d import ladder as convolution_ladder
 from tilewright.ops.conv_transpose2d import prepare as prepare_convolution
 from tilewright.ops.conv_transpose2d.arguments import axes
 from tilewright.ops.core.arrays import BFLOAT16, NO_NUMBERS, as_numpy, result_for
-from tilewright.ops.core.ladder import Memory
+from tilewright.ops.core.ladder import Memory, check_layers
+from tilewright.ops.core.layers import layer as layer_of
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 from tilewright.switches import Without, check_switches
@@ -151,11 +152,13 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
         """Bytes of the weights."""
-        found = [footprint.matrix(self.z_size, self.size**2 * self.channels, dtype, device)]
-        for (_, _, C), layer in zip(self.shapes(), self.layers, strict=False):
+        with layer_of(matmul=1):
+            found = [footprint.matrix(self.z_size, self.size**2 * self.channels, dtype, device)]
+        for i, ((_, _, C), layer) in enumerate(zip(self.shapes(), self.layers, strict=False), start=1):
             rows, columns = axes((layer.kernel,) * 2, layer.stride, (layer.padding,) * 2)
             problem = Convolution(layer.channels, C, rows, columns, dtype, device)
-            found.append(footprint.weights(convolution_ladder, problem))
+            with layer_of(conv_transpose2d=i):
+                found.append(footprint.weights(convolution_ladder, problem))
         return footprint.total(found)
 
     def gpu_bytes(self, dtype: str, outputs: Sequence[str]) -> int:
@@ -175,6 +178,11 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         shape = self.image_shape
         operands = {"images": Operand(shape), "pixels": Operand(shape, "uint8"), "invalid": Operand((), "uint8")}
         return [operands[name] for name in outputs]
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often a forward pass calls each operation, for rungs that are forced for one layer."""
+        return {"matmul": 1, "conv_transpose2d": len(self.layers)}
 
     @property
     def activations(self) -> tuple[str, ...]:
@@ -204,22 +212,6 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             if self.bias:
                 shapes[f"convs.{i}.bias"] = (C,)
         return shapes
-
-
-def noise(seed: int, first: int, count: int, width: int) -> np.ndarray:
-    """float32 (count, width) from N(0, 1) for the images from number `first` on.
-
-    Philox, a counter-based generator, keyed by (seed, number of the image): an image's noise depends on nothing else.
-    seed: from 0 to 2**63 - 1.
-    """
-    rows = np.empty((count, width), np.float32)
-    bits = np.random.Philox(key=(seed, first))
-    state, draw = bits.state, np.random.Generator(bits).standard_normal
-    for i, row in enumerate(rows, start=first):
-        state["state"]["key"][1] = i
-        bits.state = state  # a fresh one's: a third of the time of a fresh one
-        draw(out=row, dtype=np.float32)
-    return rows
 
 
 def check_variances(weights: Mapping[str, np.ndarray], path: str | None = None) -> None:
@@ -266,6 +258,7 @@ class DCGAN:
                 what = "missing" if found is None else found
                 raise InputError(f"tensor {name} is {what}; the configuration requires {wanted}")
         check_variances(weights)
+        check_layers("DCGAN", config.calls)
         self.config, self.dtype, self.backend = config, dtype, backend(device, dtype, without)
         check_switches("draw", self.backend.without, self.backend.name, dtype, parameter="without")
         self.folds = "folding" not in self.backend.without
@@ -273,14 +266,16 @@ class DCGAN:
         self.columns = self.backend.padded(config.z_size)  # of noise; those behind z_size are zero
         array, vector = self.backend.array, self.backend.vector
         (matrix, bias), *kernels = ((array(w), vector(b)) for w, b in self._layers(weights))
-        self.projection = prepare_matrix(matrix, dtype=dtype), bias
+        with layer_of(matmul=1):
+            self.projection = prepare_matrix(matrix, dtype=dtype), bias
         # of the projection and of all layers but the last: gamma, beta, mean and variance, unless they are folded
         count = 0 if self.folds else len(config.layers)
         self.norms = [[vector(array) for array in _norm(weights, i)] for i in range(count)]
-        self.layers = []
+        self.layers: list[tuple[Packed, Array, str | None]] = []
         for layer, (kernel, bias), activation in zip(config.layers, kernels, config.activations, strict=True):
             padding = (layer.padding, layer.padding)
-            prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
+            with layer_of(conv_transpose2d=len(self.layers) + 1):
+                prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
             self.layers.append((prepared, bias, activation if self.folds or activation == "tanh" else None))
         even, odd = config.between
         self.work = self.backend.workspace(even=self.batch * even, odd=self.batch * odd)
@@ -306,14 +301,18 @@ class DCGAN:
         if images is None:
             images = self.work.take("images", n, math.prod(shapes[-1])).reshape((n, *shapes[-1]))
         matrix, bias = self.projection
-        activation = "relu" if self.folds else None
-        x = matmul(z, matrix, bias=bias, activation=activation, out=outs[0].reshape((n, matrix.N)))
+        with layer_of(matmul=1):
+            x = matmul(
+                z, matrix, bias=bias, activation="relu" if self.folds else None, out=outs[0].reshape((n, matrix.N))
+            )
         for i, ((kernel, bias, activation), shape) in enumerate(zip(self.layers, shapes, strict=False)):
             if not self.folds:
                 x = x.reshape((-1, shape[-1]))
                 batchnorm(x, *self.norms[i], eps=self.config.batch_norm_eps, activation="relu", out=x)
-            out = [*outs[1:], images][i]
-            x = conv_transpose2d(x.reshape((n, *shape)), kernel, bias=bias, activation=activation, out=out)
+            with layer_of(conv_transpose2d=i + 1):
+                x = conv_transpose2d(
+                    x.reshape((n, *shape)), kernel, bias=bias, activation=activation, out=[*outs[1:], images][i]
+                )
         if invalid is not None:
             to_pixels(images, pixels, invalid)
 

@@ -23,7 +23,8 @@ from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.ops.core.arrays import as_numpy
-from tilewright.ops.core.ladder import Memory, forced, forcing
+from tilewright.ops.core.ladder import Memory, check_layers, forced, preferring
+from tilewright.ops.core.layers import layer as layer_of
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d import Problem as Convolutions
 from tilewright.ops.embedding_conv1d import embedding_conv1d
@@ -100,9 +101,13 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
         """Bytes of the filters and the linear layers. entry: of an entry of the token table, 0 if there is none; on a
         GPU an entry has a token's rows for all taps."""
-        linears = [footprint.matrix(K, N, dtype, device) for K, N in pairwise(self.widths)]
+        linears = []
+        for i, (K, N) in enumerate(pairwise(self.widths), start=1):
+            with layer_of(matmul=i):
+                linears.append(footprint.matrix(K, N, dtype, device))
         if device == "cpu":
-            filters = footprint.weights(convolutions_ladder, self.convolutions(dtype))
+            with layer_of(embedding_conv1d=1):
+                filters = footprint.weights(convolutions_ladder, self.convolutions(dtype))
         else:  # as the ladder's rungs for a GPU say, which cannot be asked where there is none
             C, taps, width = self.hidden_size, sum(self.kernel_sizes), row_width(self.num_filters, dtype, cut=True)
             own = footprint.matrix(C, taps * self.num_filters, dtype, device)
@@ -118,6 +123,12 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         itemsize = footprint.element_bytes(dtype)
         layers = [itemsize * (K + N) + footprint.limbs(K, dtype) for K, N in pairwise(self.widths)]
         return max(layers) + 2 * 4 * self.sequence_length
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often a forward pass calls each operation, for rungs that are forced for one layer. A branch is a call of
+        conv1d, where embedding_conv1d runs on it."""
+        return {"embedding_conv1d": 1, "conv1d": len(self.kernel_sizes), "matmul": len(self.hidden_sizes) + 1}
 
     @property
     def operands(self) -> tuple[list[Operand], list[Operand]]:
@@ -177,6 +188,7 @@ class TextCNN:
                 raise InputError(
                     f"tensor {name} is {'missing' if found is None else found}; the configuration requires {wanted}"
                 )
+        check_layers("TextCNN", config.calls)
         self.config, self.dtype, self.backend = config, dtype, backend(device, dtype, without)
         without, place = self.backend.without, self.backend.name
         check_switches("classify", without, place, dtype, parameter="without")
@@ -188,22 +200,21 @@ class TextCNN:
         self.tokenizer: Tokenizer | None = None
         array, vector, branches = self.backend.array, self.backend.vector, range(len(config.kernel_sizes))
         lack = "the GPU's memory does not hold the weights"
-        with self.backend.enough_memory(lack, "run on the CPU"), forcing(**self.rungs):
-            self.convolutions = prepare_convolutions(
-                array(weights["embedding.weight"]),
-                [array(weights[f"convs.{i}.weight"]) for i in branches],
-                [array(weights[f"convs.{i}.bias"]) for i in branches],
-                length=config.sequence_length,
-                dtype=dtype,
-                memory=table_memory,
-            )
-            self.linears = [
-                (
-                    prepare_matrix(array(weights[f"linears.{i}.weight"]).T, dtype=dtype),
-                    vector(weights[f"linears.{i}.bias"]),
+        with self.backend.enough_memory(lack, "run on the CPU"), preferring(**self.rungs):
+            with layer_of(embedding_conv1d=1):
+                self.convolutions = prepare_convolutions(
+                    array(weights["embedding.weight"]),
+                    [array(weights[f"convs.{i}.weight"]) for i in branches],
+                    [array(weights[f"convs.{i}.bias"]) for i in branches],
+                    length=config.sequence_length,
+                    dtype=dtype,
+                    memory=table_memory,
                 )
-                for i in range(len(config.hidden_sizes) + 1)
-            ]
+            self.linears = []
+            for i in range(len(config.hidden_sizes) + 1):
+                with layer_of(matmul=i + 1):
+                    matrix = prepare_matrix(array(weights[f"linears.{i}.weight"]).T, dtype=dtype)
+                self.linears.append((matrix, vector(weights[f"linears.{i}.bias"])))
         self.tokens, sizes = token_lookup(self.convolutions), SIZES[self.backend.name]
         own = weakref.proxy(self)  # which holds the batches and is freed with them
         what = f"the GPU's memory does not hold a batch of {sizes[0]} sentences beside the weights"
@@ -224,12 +235,13 @@ class TextCNN:
         """A batch of token ids int32 (n, sequence_length) -> logits (n, num_labels). lowest (n,): see `TokenLookup`."""
         n, features = len(ids), len(self.config.kernel_sizes) * self.config.num_filters
         x = self._between(n, features)
-        with forcing(**self.rungs):
+        with preferring(**self.rungs), layer_of(embedding_conv1d=1):
             embedding_conv1d(self.tokens.located(ids, lowest), self.convolutions, out=x)
-        for weight, bias in self.linears[:-1]:
-            x = matmul(x, weight, bias=bias, activation="relu", out=self._between(n, weight.N))
-        weight, bias = self.linears[-1]
-        matmul(x, weight, bias=bias, out=logits)
+        for i, (weight, bias) in enumerate(self.linears, start=1):
+            last = i == len(self.linears)
+            out = logits if last else self._between(n, weight.N)
+            with layer_of(matmul=i):
+                x = matmul(x, weight, bias=bias, activation=None if last else "relu", out=out)
 
     def _between(self, *shape: int) -> Array:
         return self.backend.empty(shape, self.backend.between)

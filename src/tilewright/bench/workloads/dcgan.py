@@ -21,7 +21,8 @@ from tilewright.bench.roofs import measured_roofs
 from tilewright.bench.workloads.dcgan_peers import Engine, cpu_engines, gpu_engines
 from tilewright.bench.workloads.dcgan_reference import reference_images
 from tilewright.errors import InternalError, UsageError
-from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
+from tilewright.models.dcgan import DCGAN, DCGANConfig
+from tilewright.models.noise import noise
 from tilewright.ops.conv_transpose2d import conv_transpose2d
 from tilewright.ops.conv_transpose2d.problem import Case, cost
 from tilewright.ops.core.launch import thread_count

@@ -14,8 +14,9 @@ class Settings:
     """The options of every verb. Only device, dtype, rungs and without can change results.
 
     device: "cpu", "cuda" or "auto". dtype: accuracy class; None: float32, for `convolve` as the input needs. threads:
-    of CPU kernels; None: one per core. rungs: the kernel that is forced, by operation. without: optimisations that are
-    switched off, of `switches.OPTIMISATIONS`. batch_size: records per call of the model; None: the verb's own.
+    of CPU kernels; None: one per core. rungs: the kernel that is forced, by operation or by layer ("matmul@2").
+    without: optimisations that are switched off, of `switches.OPTIMISATIONS`. batch_size: records per call of the
+    model; None: the verb's own.
     engine: of `start.ENGINES`; None: inline for one worker, local for several. workers: processes; None: one, with
     engine "local" one per GPU. shard_size: records or bytes per shard of a new job, as the input is cut; None: the
     verb's own. max_errors: records that may fail, None: any number. restart: throw away what was done. grace: seconds

@@ -43,8 +43,9 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
     check_switches("classify", job.settings.without, job.device, job.dtype)
-    check_rungs("classify", job.settings.rungs, job.device)
-    task = kind(job, config_of(job.model, TextCNNConfig), say, workers)
+    config = config_of(job.model, TextCNNConfig)
+    check_rungs("classify", job.settings.rungs, job.device, calls=config.calls)
+    task = kind(job, config, say, workers)
     if not job.is_binary and not has_tokenizer(job.model):
         check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}')
     with closing(task.reader(SCAN_BYTES)) as reader:

@@ -39,7 +39,7 @@ def task_of(job: DrawJob, say: Say = quiet, workers: int = 1, *, scan: int | Non
     begin, job = time.perf_counter(), job.as_called()
     config = config_of(job.model, DCGANConfig)
     check_switches("draw", job.settings.without, job.device, job.dtype)
-    check_rungs("draw", job.settings.rungs, job.device)
+    check_rungs("draw", job.settings.rungs, job.device, calls=config.calls)
     checked = scan is None or job.input is None or not os.path.isfile(job.input) or os.path.getsize(job.input) <= scan
     with closing(open_input(job, config, checked=checked)) as reader:
         count = reader.total

@@ -61,7 +61,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
     check_switches("generate", job.settings.without, job.device, job.dtype)
-    check_forced(None if job.has_own_params else job.params, job.settings.rungs, job.device)
+    check_forced(None if job.has_own_params else job.params, job.settings.rungs, job.device, config)
     task = kind(job, config, say, workers, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
@@ -118,9 +118,9 @@ class GenerateTask(RecordsTask):
                 settle_ids(directory, file, ("custom_id", "id"), line, stop)
 
 
-def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str) -> None:
+def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: GPT2Config) -> None:
     """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
-    check_rungs("generate", rungs, device, idle_operations(params) if params else {})
+    check_rungs("generate", rungs, device, idle_operations(params) if params else {}, config.calls)
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:

@@ -15,10 +15,11 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats.blocks import check_finite
 from tilewright.formats.lines import json_error
 from tilewright.formats.mapped import forget
-from tilewright.formats.models import CONFIG, eos_token_ids, read_config, read_model
+from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.models import dcgan, gpt2, textcnn
+from tilewright.models import bert, dcgan, gpt2, textcnn
+from tilewright.models.bert import Bert, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from tilewright.generation.prompts import Prompt
     from tilewright.generation.sampling import SamplingParams
 
-Config = TextCNNConfig | GPT2Config | DCGANConfig
-Model = TextCNN | GPT2 | DCGAN
+Config = TextCNNConfig | GPT2Config | DCGANConfig | BertConfig
+Model = TextCNN | GPT2 | DCGAN | Bert
 DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
 DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
 Weights = dict[str, np.ndarray]
@@ -42,22 +43,24 @@ TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
 
 class Kind(NamedTuple):
-    """How to load one kind of model."""
+    """How to load one kind of model. rename: of a configuration, the function that gives the model's name of a
+    checkpoint's tensor, see `read_model`."""
 
     config: type[Config]
     model: Callable[..., Model]
-    rename: Callable[[str], str | None] | None = None
+    rename: Callable[[Any], Rename | None] = lambda config: None
     ties: tuple[tuple[str, str], ...] = ()
 
 
 KINDS = {
     textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
-    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, gpt2.own_name, gpt2.TIES),
+    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: gpt2.own_name, gpt2.TIES),
     dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
+    **{name: Kind(config, Bert, lambda config: config.own_name) for name, config in bert.CONFIGS.items()},
 }
 
 
-VERBS = {textcnn.MODEL_TYPE: "classify", gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}
+VERBS = {gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}  # all others classify
 
 
 def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config:
@@ -84,7 +87,7 @@ def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Confi
     config = parse_config(read_config(path), path)
     if wanted is not None and not isinstance(config, wanted):
         names = {kind.config: name for name, kind in KINDS.items()}
-        remedy = f"use `tilewright {VERBS[config.model_type]}` for a {config.model_type}"
+        remedy = f"use `tilewright {VERBS.get(config.model_type, 'classify')}` for a {config.model_type}"
         raise InputError(f"the model is a {config.model_type}; a {names[wanted]} is wanted here", path=os.fspath(path),
                          remedy=remedy)  # fmt: skip
     return config
@@ -112,7 +115,7 @@ def mapped_weights(
     config = config_of(path, wanted) if wanted else config_of(path)
     kind = KINDS[config.model_type]
     try:
-        _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename, kind.ties, headers=headers)
+        _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename(config), kind.ties, headers=headers)
     except InputError as error:
         if quantized := _quantized(path):
             what = f"config.json says that the weights are quantised ({quantized}), which is not computed"
@@ -142,7 +145,7 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
 
 if TYPE_CHECKING:
 
-    class AnyModel(GPT2, TextCNN, DCGAN):  # type: ignore[misc]
+    class AnyModel(GPT2, TextCNN, DCGAN, Bert):  # type: ignore[misc]
         """A model whose family only its files tell: an editor offers the methods of every family."""
 
         @overload  # type: ignore[override]
@@ -181,7 +184,7 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     dtype = stored_dtype(path, device) if dtype == "auto" else dtype
     config, weights = read_weights(path)
     model = build(config, weights, device=device, dtype=dtype, **options)
-    if isinstance(model, GPT2 | TextCNN):
+    if isinstance(model, GPT2 | TextCNN | Bert):
         model.tokenizer = tokenizer_of(path)
     if isinstance(model, GPT2):
         model.stop_ids = eos_token_ids(path) or model.config.stop_ids

@@ -14,7 +14,7 @@ from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import Ladder, Rung
 
 OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `calls` names those beneath them
-    "classify": ("embedding_conv1d", "matmul"),
+    "classify": ("embedding_conv1d", "matmul", "embedding", "layernorm", "attention"),
     "generate": ("embedding", "layernorm", "attention", "matmul", "matmul_argmax", "sample"),
     "draw": ("matmul", "conv_transpose2d"),
     "convolve": ("conv3d", "correlate"),

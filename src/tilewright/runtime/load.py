@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
@@ -18,8 +19,9 @@ from tilewright.formats.mapped import forget
 from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.models import bert, dcgan, gpt2, textcnn
-from tilewright.models.bert import Bert, BertConfig
+from tilewright.models import dcgan, gpt2, textcnn
+from tilewright.models.bert import Bert
+from tilewright.models.bert_config import CONFIGS, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
@@ -38,7 +40,9 @@ Model = TextCNN | GPT2 | DCGAN | Bert
 DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
 DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
 Weights = dict[str, np.ndarray]
+Classifier = TextCNNConfig | BertConfig
 C = TypeVar("C", TextCNNConfig, GPT2Config, DCGANConfig)
+Wanted = TypeVar("Wanted", bound=Config)
 TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
 
@@ -56,7 +60,7 @@ KINDS = {
     textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
     gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: gpt2.own_name, gpt2.TIES),
     dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
-    **{name: Kind(config, Bert, lambda config: config.own_name) for name, config in bert.CONFIGS.items()},
+    **{name: Kind(config, Bert, lambda config: config.own_name) for name, config in CONFIGS.items()},
 }
 
 
@@ -80,16 +84,18 @@ def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config
 @overload
 def config_of(path: str | os.PathLike[str]) -> Config: ...
 @overload
-def config_of(path: str | os.PathLike[str], wanted: type[C]) -> C: ...
-def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Config:
-    """The model's configuration, without its weights. wanted: the class it must have, of KINDS."""
+def config_of(path: str | os.PathLike[str], wanted: type[Wanted]) -> Wanted: ...
+@overload
+def config_of(path: str | os.PathLike[str], wanted: UnionType) -> Classifier: ...
+def config_of(path: str | os.PathLike[str], wanted: type | UnionType | None = None) -> Config:
+    """The model's configuration, without its weights. wanted: the class that it must have, or a union of classes."""
     check_model(path)
     config = parse_config(read_config(path), path)
     if wanted is not None and not isinstance(config, wanted):
-        names = {kind.config: name for name, kind in KINDS.items()}
+        names = [name for name, kind in KINDS.items() if issubclass(kind.config, wanted)]
         remedy = f"use `tilewright {VERBS.get(config.model_type, 'classify')}` for a {config.model_type}"
-        raise InputError(f"the model is a {config.model_type}; a {names[wanted]} is wanted here", path=os.fspath(path),
-                         remedy=remedy)  # fmt: skip
+        what = f"the model is a {config.model_type}; a {' or '.join(names)} is wanted here"
+        raise InputError(what, path=os.fspath(path), remedy=remedy)
     return config
 
 
@@ -97,7 +103,9 @@ def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Confi
 def read_weights(path: str | os.PathLike[str]) -> tuple[Config, Weights]: ...
 @overload
 def read_weights(path: str | os.PathLike[str], wanted: type[C]) -> tuple[C, Weights]: ...
-def read_weights(path: str | os.PathLike[str], wanted: type | None = None) -> tuple[Config, Weights]:
+@overload
+def read_weights(path: str | os.PathLike[str], wanted: UnionType) -> tuple[Classifier, Weights]: ...
+def read_weights(path: str | os.PathLike[str], wanted: type | UnionType | None = None) -> tuple[Config, Weights]:
     """The configuration and the mapped, finite weights of the model at `path`. Raises InputError."""
     config, weights = mapped_weights(path, wanted, headers=False)
     whole = os.path.join(path, WEIGHTS)
@@ -109,13 +117,15 @@ def read_weights(path: str | os.PathLike[str], wanted: type | None = None) -> tu
 
 
 def mapped_weights(
-    path: str | os.PathLike[str], wanted: type | None = None, *, headers: bool = True
+    path: str | os.PathLike[str], wanted: type | UnionType | None = None, *, headers: bool = True
 ) -> tuple[Config, Weights]:
     """As `read_weights`, without the check for finite values; headers: without reading any values."""
     config = config_of(path, wanted) if wanted else config_of(path)
     kind = KINDS[config.model_type]
     try:
-        _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename(config), kind.ties, headers=headers)
+        _, weights = read_model(
+            path, lambda values: config.tensor_shapes(), kind.rename(config), kind.ties, headers=headers
+        )
     except InputError as error:
         if quantized := _quantized(path):
             what = f"config.json says that the weights are quantised ({quantized}), which is not computed"
@@ -202,6 +212,8 @@ def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
 
 @overload
 def build(config: TextCNNConfig, weights: Weights, **options: Any) -> TextCNN: ...
+@overload
+def build(config: BertConfig, weights: Weights, **options: Any) -> Bert: ...
 @overload
 def build(config: GPT2Config, weights: Weights, **options: Any) -> GPT2: ...
 @overload

@@ -25,7 +25,8 @@ from tilewright.bench.results import PEER, Row
 from tilewright.bench.workloads.gpt2_engines import PEERS, Engine, Weights, ours
 from tilewright.bench.workloads.gpt2_profile import cpu_profile, gpu_profile
 from tilewright.errors import InternalError, UsageError, counted
-from tilewright.models.gpt2 import ACTIVATIONS, GPT2Config
+from tilewright.models.activations import ACTIVATIONS
+from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops.attention.reference import attention
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.elementwise.reference import FUNCTIONS

@@ -75,7 +75,7 @@ def test_it_says_it_in_words(run, small):
         assert ("tiles of" in text) == (verb == "convolve")
     assert run(*("classify", *SMALL["classify"], "--shard-size", "10"))[0] == 0
     text = run("plan", "classify", *SMALL["classify"])[1]
-    assert "shards: 4, of 10 sentences" in text and "the job is finished, and nothing is to be done" in text
+    assert "shards: 4, of 10 sentences" in text and "the job is finished, nothing to do" in text
     assert (
         "2 workers and their supervisor"
         in run("plan", "draw", *SMALL["draw"], "--shard-size", "10", "--workers", "2")[1]
@@ -135,9 +135,9 @@ def test_a_job_that_was_begun_for_other_results_is_refused(run, small):
     code, _, errors = run("plan", "draw", *other)
     assert code == 2 and "seed was 3 and is 4" in errors
     code, text, _ = run("plan", "draw", *other, "--restart")
-    assert code == 0 and "\n--restart throws away what was done before, 1 shard, when its own first one is" in text
+    assert code == 0 and "\n--restart removes the earlier work, 1 shard, when its own first shard is finished" in text
     assert json.loads(run("plan", "draw", *other, "--restart", "--json")[1])["shards_thrown_away"] == 1
-    assert "throws away" not in run("plan", "draw", *SMALL["draw"])[1]
+    assert "--restart removes" not in run("plan", "draw", *SMALL["draw"])[1]
 
 
 def test_every_option_of_a_verb_is_one_of_its_plan():

@@ -38,7 +38,7 @@ VERBS = {
     "classify": "Classify texts with a BERT, RoBERTa, DistilBERT or TextCNN: text, JSON lines or Parquet.",
     "draw": "Draw images with a DCGAN: .txt, .npy, .png or .bmp.",
     "convolve": "Filter a volume: text, .npy, NIfTI, TIFF or Zarr. It may be larger than memory.",
-    "plan": "Print what a job would need: shards, memory and disk.",
+    "plan": "Print what a job would need: shards, memory, disk and time.",
     "status": "Show how far a job is, and the process that runs it.",
     "verify": "Check that the output and the shards of a job are intact.",
     "validate": "Compare an output with a reference: PASS or FAIL.",

@@ -89,7 +89,7 @@ class Options:
     ] = None
     z_size: Annotated[
         int | None,
-        Option(metavar="N", min=1, help="Numbers of noise per image.", show_default="100", rich_help_panel=OF_DCGAN),
+        Option(metavar="N", min=1, help="Elements of noise per image.", show_default="100", rich_help_panel=OF_DCGAN),
     ] = None
     base_size: Annotated[
         int | None,

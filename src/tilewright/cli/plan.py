@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from tilewright.runtime.plan import Declared, JobPlan
 
 JOBS = ("generate", "classify", "draw", "convolve")
-PROMPTS = Option("--input", "-i", metavar="FILE", help="Prompts; without: as many as --count says.")
-COMPLETIONS = Option("--output", "-o", metavar="FILE", help="Completions; without: JSON lines, in this directory.")
-GPU_MEMORY = Option("--gpu-memory", metavar="SIZE", help="Of the GPU, as in 141G; this machine's, if it has one.")
+PROMPTS = Option(
+    "--input", "-i", metavar="FILE", help="Prompts. Without it, --count prompts of --length tokens are assumed."
+)
+COMPLETIONS = Option("--output", "-o", metavar="FILE", help="Completions. Without it: JSON lines in this directory.")
+GPU_MEMORY = Option(
+    "--gpu-memory",
+    metavar="SIZE",
+    help="Memory of the GPU, as in 141G, to plan for another machine. Without it: of this machine's GPU.",
+)
 CONTEXT = {"allow_interspersed_args": False}  # what follows the verb belongs to the verb
 
 
@@ -38,7 +44,7 @@ class GenerateOptions(generate.Options):
 
     input: Annotated[str | None, PROMPTS] = None  # type: ignore[assignment]
     output: Annotated[str | None, COMPLETIONS] = None  # type: ignore[assignment]
-    length: Annotated[int, Option(min=1, help="Tokens of a prompt where no --input is given.")] = 16
+    length: Annotated[int, Option(min=1, help="Tokens per prompt, if there is no --input.")] = 16
     gpu_memory: Annotated[str | None, GPU_MEMORY] = None
 
 
@@ -53,18 +59,21 @@ def options_of(job: str) -> type:
 
 @verb(Options)
 def plan(options: Options) -> None:
-    """Print what a job would need: records, shards, memory and disk, and which shards are already there.
+    """Print what a job would need: records, shards, memory, disk and time, and which shards are already there.
 
     \b
     tilewright plan classify --model critic -i reviews.txt -o labels.jsonl
 
     Write plan before the job's own command line. A job that would be refused at its start is refused here, with the
-    same exit code. Nothing is written, and no weights are loaded. Of a long text, a sample is read; figures that come
-    from it say "about". Of a volume, and of noise above 16 MiB, only the header is read.
+    same exit code. Nothing is written, and no weights are loaded. A long text is sampled; figures that are estimated
+    from the sample say "about". Of a volume, and of noise above 16 MiB, only the header is read.
+
+    The time comes from a similar job beside the output: the same model or kernel, device and precision. Without one, it
+    comes from ./results, where `bench --save` stores measurements. Else plan prints the command of a short trial.
     """
     job, *given = options.command
     if job not in JOBS:
-        raise BadParameter(f"{job!r} is no job; {', '.join(JOBS)} are", param_hint="VERB")
+        raise BadParameter(f"{job!r} is no job; the jobs are {', '.join(JOBS)}", param_hint="VERB")
     from tilewright.cli import HELP, Verb, _app, _guarded
     from tilewright.hardware import gpus
     from tilewright.runtime.devices import gpu_elsewhere
@@ -158,18 +167,20 @@ def _head(found: JobPlan) -> list[str]:
         records += f", {tokens}; {figures['new_tokens']:,} new ones each"
     elif "batch" in figures:
         records += f", {figures['batch']:,} at a time"
-    state = {"new": "", "finished": "; the job is finished, and nothing is to be done"}.get(
-        begun.state, f"; {begun.done:,} of them are there ({begun.state})"
+    state = {"new": "", "finished": "; the job is finished, nothing to do"}.get(
+        begun.state, f"; {begun.done:,} of them are finished (the job is {begun.state})"
     )
     lines = [records, f"shards: {begun.cut.shards:,}, {_shard(found)}{state}"]
     lines += _noticed(found) if found.verb == "generate" else []
     if begun.thrown:
         lines.append(
-            f"--restart throws away what was done before, {begun.thrown:,} shard{'s' * (begun.thrown > 1)}, "
-            "when its own first one is there"
+            f"--restart removes the earlier work, {begun.thrown:,} shard{'s' * (begun.thrown > 1)}, "
+            "when its own first shard is finished"
         )
     if begun.touched:
-        lines.append(f"touched since the job was begun, so that their content is compared: {', '.join(begun.touched)}")
+        lines.append(
+            f"changed in time since the job began, so the run will compare their content: {', '.join(begun.touched)}"
+        )
     if "token_table" in figures:
         lines.append(_table(figures))
     return lines

@@ -193,11 +193,11 @@ def load(  # type: ignore[overload-overlap]
 @overload
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> AnyModel: ...
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> Any:
-    """The model at `path`: a directory (config.json, model.safetensors), the course's file, or, where nothing of that
-    name lies here, a named model: "poet", "critic", "portraits".
+    """The model at `path`: a directory (config.json, model.safetensors), or the course's file. If the current directory
+    has no such file, "poet", "critic" and "portraits" name the models of the package.
 
-    device: "cpu", "cuda", or "auto": a GPU if there is one that can be used. dtype: the accuracy class: "float32",
-    "bfloat16" or, on a GPU, "float16"; "auto": that of the checkpoint (float32 for float16 on a CPU). options: other
+    device: "cpu", "cuda", or "auto": a GPU if one can be used. dtype: the accuracy class: "float32", "bfloat16" or, on
+    a GPU, "float16"; "auto": the dtype of the checkpoint (float32 instead of float16 on a CPU). options: other
     arguments of the model's class, such as `table_memory` of TextCNN, or `without`, a set of optimisations to switch
     off. Raises InputError, UsageError and ResourceError.
     """

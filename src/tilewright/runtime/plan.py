@@ -57,9 +57,9 @@ class Outputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """A verb's declaration of a job. records: of all shards, each a `unit`; counted, or estimated from a sample. parts:
-    a worker's memory, of its GPU or else of the machine. outputs: without the fixed bytes of every shard. flops:
-    operations of all records. figures: the verb's own."""
+    """A verb's declaration of a job. records: of all shards, in `unit`. counted: true if they were counted, false if
+    estimated from a sample. parts: a worker's memory, of its GPU or else of the machine. outputs: without the fixed
+    bytes of every shard. flops: operations of all records. figures: the verb's own figures."""
 
     unit: str
     records: int
@@ -125,10 +125,10 @@ def plan_job(
     task_of: Callable[[Any], Any],
     declare: Callable[[Any, Begun, int], Declared],
 ) -> JobPlan:
-    """The plan of a verb's job. gpu_memory: bytes of a GPU, which may be elsewhere; None: of this machine's, if it has
-    one. declare: declares a task's bytes, with the memory of its GPU.
+    """The plan of a verb's job. gpu_memory: bytes of a GPU, which may be of another machine; None: of this machine's
+    GPU, if it has one. declare: declares the bytes of a task, given the memory of its GPU.
 
-    Raises what the verb does before its first shard.
+    Raises the errors that the verb raises before its first shard.
     """
     elsewhere = job.device == "cuda" and gpu_memory is not None and not gpus()
     with gpu_elsewhere(elsewhere), in_force(job.settings):

@@ -37,11 +37,11 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def engine_of(settings: Settings, device: str) -> Engine:
-    """The engine that the settings ask for. device: as `place_for` takes it. A worker has one GPU, or a part of the
-    cores.
+    """The engine of these settings. device: as `place_for` takes it. A worker has one GPU, or a part of the cores.
 
-    Raises UsageError for an unknown engine or workers that it cannot have, and where an MPI launcher started several
-    processes for another engine than MPI's and no part; ResourceError if the device is missing.
+    Raises UsageError for an unknown engine, or for a number of workers that it cannot have. Raises UsageError if an MPI
+    launcher started several processes, but neither the engine is "mpi" nor a part is given. Raises ResourceError if the
+    device is missing.
     """
     name, workers = settings.engine, settings.workers
     if name is not None and name not in ENGINES:

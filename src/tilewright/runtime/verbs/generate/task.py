@@ -152,11 +152,13 @@ class RowsTask(AsParquet, GenerateTask):
 
 
 def sizing_for(device: str, params: SamplingParams) -> Sizing:
-    """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU. There are enough
-    of them to fill its batches. On an H200 a shard costs 0.1 s besides its tokens, and 3 << 19 tokens take 3 s. Shards
-    of a small job are smaller if that costs little: poet took as long for 1,536 prompts of up to 64 new tokens in
-    shards of 256 as of 1,024 (two cores of a Xeon), and a quarter longer in shards of 128; 124M in bfloat16 on AMX
-    tiles a tenth longer for 1,536 of 8 tokens in shards of 512 than in one."""
+    """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU, and enough to
+    fill its batches. On an H200 a shard costs 0.1 s besides its tokens, and 3 << 19 tokens take 3 s.
+
+    Shards of a small job are smaller if that costs little. Measured with 1,536 prompts on two cores of a Xeon: poet
+    with 64 new tokens took as long in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model
+    in bfloat16 with 8 new tokens took a tenth longer in shards of 512 than in one shard.
+    """
     each = params.max_tokens * params.n
     if device == "cpu":
         return Sizing(min(max(65536 // each, 256), 8192), 128, most_bytes=2 << 20, alone=max(8192 // each, 512))

@@ -50,6 +50,7 @@ VERBS = {
     "sweep": "Time kernels or a job against a parameter: threads, tile, batch size.",
     "bench": "Time a whole workload beside other libraries.",
     "report": "Write tables, figures and a page from the measured results.",
+    "writeup": "Write a report of this machine from its measured results.",
     "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
     "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
     "doctor": "Show this machine, and what is missing on it.",

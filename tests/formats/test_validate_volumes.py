@@ -57,7 +57,7 @@ def test_what_is_not_finite_fails(array):
 def blobs(rng):
     """Smooth blobs of 1000, on which the weights of laplace nearly cancel, and noise of 50."""
     z, y, x = np.mgrid[:24, :24, :24]
-    smooth = 1000 * np.exp(-((z - 12) ** 2 + (y - 9) ** 2 + (x - 14) ** 2) / 60)
+    smooth = 1000 * np.exp(-((z - 12) ** 2 + (y - 9) ** 2 + (x - 14) ** 2) / 200)
     return {"smooth": smooth.astype(np.float32), "noise": (50 * rng.standard_normal(z.shape)).astype(np.float32)}
 
 
@@ -86,11 +86,11 @@ def test_float32_passes_and_wrong_results_fail(rng, kind, name):
         np.save("v.npy", values)
         found = validate_volumes("v.npy", "ref.npy")
         assert not found.passed, what
-        assert found.limit == 1e-5 * np.abs(right).max()
-        assert "is allowed: 1e-05 of" in found.detail and "largest absolute value of the reference" in found.detail
+        assert found.limit == 5e-5 * np.abs(right).max()
+        assert "is allowed: 5e-05 of" in found.detail and "largest absolute value of the reference" in found.detail
 
 
-@pytest.mark.parametrize(("error", "passes"), [(0, True), (2e-6, True), (2e-5, False)])
+@pytest.mark.parametrize(("error", "passes"), [(0, True), (2e-5, True), (1e-4, False)])
 def test_a_reference_of_zeros_has_the_scale_1(array, error, passes):
     np.save("ref.npy", 0 * array)
     np.save("v.npy", 0 * array + np.float32(error))
@@ -98,10 +98,10 @@ def test_a_reference_of_zeros_has_the_scale_1(array, error, passes):
 
 
 def test_the_decimals_of_a_text_are_no_error(array):
-    write("v.npy", 1e-4 * array)
-    write("v.txt", 1e-4 * array)
+    write("v.npy", 1e-3 * array)
+    write("v.txt", 1e-3 * array)
     found = validate_volumes("v.txt", "v.npy")
-    assert found.passed and found.error > 1e-5 * found.scale and "rounding of a .txt" in found.detail
+    assert found.passed and found.error > 5e-5 * found.scale and "rounding of a .txt" in found.detail
 
 
 def test_shapes(array):

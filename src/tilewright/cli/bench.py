@@ -305,9 +305,7 @@ def scaling(options: Scaling) -> None:
             Path(options.folder or temporary), workers, engine, device, options.dtype, options.launcher,
             options.max_tokens, options.tiny,
         )  # fmt: skip
-        found = (
-            bench(job, count, setting, _indented) for job in jobs for count in counts or (COUNT[device][job],)
-        )
+        found = (bench(job, count, setting, _indented) for job in jobs for count in counts or (COUNT[device][job],))
         rows = _saved(found, options, watch, save_scaling)
     _show_tables(rows)
 

@@ -101,7 +101,7 @@ class Options(JobOptions):
             help="A voxel passes if its error is at most X times the largest absolute value of the reference.",
             rich_help_panel=CHECKS,
         ),
-    ] = 1e-5
+    ] = 5e-5
     rung: Rungs = None
     json: Json = False
 

@@ -20,7 +20,7 @@ def validate(
             min=0,
             help="An element passes if its absolute or its relative error is at most X. A voxel passes if its error is "
             "at most X times the largest absolute value of the reference.",
-            show_default="1e-3, or 1e-5 for volumes",
+            show_default="1e-3, or 5e-5 for volumes",
         ),
     ] = None,
     json: Json = False,
@@ -36,7 +36,8 @@ def validate(
     all records that differ and names the first three. NaN is always wrong.
 
     Volumes: the error of float32 depends on the values that a filter sums, and not on the result. So one bound holds
-    for all voxels: X times the largest absolute value of the reference. With X = 1e-5, float32 passes against float64.
+    for all voxels: X times the largest absolute value of the reference. Give a larger X for a filter that cancels
+    values far above its result.
     """
     import os
 

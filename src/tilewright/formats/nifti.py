@@ -240,7 +240,8 @@ def _scale(path: str, header: Any) -> tuple[float, float] | None:
     if slope == 0 or not math.isfinite(slope):
         return None
     if not math.isfinite(intercept):
-        raise InputError(f"the header's scl_inter is {intercept}; a finite number is wanted", path=path)
+        what = f"the header's scl_inter is {intercept}; a finite number is wanted"
+        raise InputError(what, path=path, remedy="set it to the number that is added to each value, mostly 0")
     return None if (slope, intercept) == (1.0, 0.0) else (slope, intercept)
 
 

@@ -119,7 +119,8 @@ def validate_tokens(
             if file.size == 0 or file.size % (4 * tokens):
                 wanted = f"whole prompts of {4 * tokens} bytes are wanted, for {tokens} tokens"
                 what = f"the {file.what} has {file.size} bytes; {wanted}"
-                raise InputError(what, path=file.path)
+                remedy = "compare files with as many tokens per prompt, each an int32: --max-tokens sets their number"
+                raise InputError(what, path=file.path, remedy=remedy)
         result = TokenValidation()
         result.checked = min(a.size, b.size) // 4
         result.allowed = result.checked * COURSE_DIFFERING // 10_000 if allowed is None else allowed

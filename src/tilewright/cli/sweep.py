@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from tilewright.cli._options import MACHINE, verb
 from tilewright.cli._output import say, show
+from tilewright.cli._sizes import HELP as SIZE_HELP
 from tilewright.cli._sizes import sized
 from tilewright.cli._sweep_job import JobOptions, check_no_job, sweep_job
 from tilewright.cli._values import parse_counts, parse_values
@@ -81,8 +82,7 @@ class Options(JobOptions):
         Option(
             "--size",
             metavar="LIST",
-            help="One case, as in D=64,H=64,W=64 for conv3d. Sizes that are missing are those of the first case that "
-            "the ladder times. Repeat it for several.",
+            help=f"{SIZE_HELP} Repeat it for several.",
             rich_help_panel=SIZES,
         ),
     ] = None

@@ -183,6 +183,8 @@ def test_plan_counts_the_recomputed_prefixes(run):
         assert code == 0
         return json.loads(out)["flops"]
 
+    text = run("plan", *GENERATE, "--without", "kv-cache")[1]
+    assert "rate: not known: saved rows are of jobs with every optimisation, this one has no kv-cache" in text
     assert flops("--without", "kv-cache") > 1.5 * flops() == 1.5 * flops("--without", "prefix-sharing")
 
 

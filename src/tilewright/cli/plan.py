@@ -269,7 +269,9 @@ def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> t
     paying = scaling(job, rows, most, units)
     workers = {"workers_that_pay": paying.workers, "workers_measured": paying.row is not None}
     if measured is None:
-        return [*lines, _no_rate(job, without), _workers(job, paying, units)], figures | workers | {"expected_seconds": None}
+        return [*lines, _no_rate(job, without), _workers(job, paying, units)], figures | workers | {
+            "expected_seconds": None
+        }
     seconds, row = measured
     source = f"results/{row.machine}/{row.op}.csv: {row.rung}, {row.size}, {row.dtype}"
     source += f", {_threads(row.threads)}, " if row.threads else ", "

@@ -16,7 +16,7 @@ from tilewright.ops.core.ladder import Ladder, Rung
 OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `calls` names those beneath them
     "classify": ("embedding_conv1d", "matmul"),
     "generate": ("embedding", "layernorm", "attention", "matmul", "matmul_argmax", "sample"),
-    "draw": ("matmul", "conv_transpose2d"),
+    "draw": ("matmul", "conv_transpose2d", "batchnorm"),
     "convolve": ("conv3d", "correlate"),
 }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, settings_of, threads_of
+from tilewright.cli._jobs import JobOptions, Speaker, settings_of, threads_of, without_row
 from tilewright.cli._options import (
     CHECKS,
     FILES,
@@ -195,5 +195,6 @@ def _banner(options: Options) -> str:
         "Precision": options.dtype or "as the input; float32 for integers",
         "Device": _device(options.device),
         "Threads": str(threads_of(options)),
+        **without_row(options),
     }
     return banner("convolve", rows)

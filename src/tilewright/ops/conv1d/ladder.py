@@ -8,8 +8,8 @@ K), the rung's name and the accuracy class.
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.needs import engine, on
 
-DEEP, WIDE = 8192, 128  # C * K and O from which float32 goes to matmul: the table in README.md
-LIMB_DEPTH = 768  # C * K from which matmul's limbs are three products, not four; shorter sums take `simt.fused`
+DEEP, WIDE = 8192, 128  # C * K and O from which float32 goes to matmul: the table in docs/lab/conv1d.md
+LIMB_DEPTH = 768  # C * K from which matmul's limbs are three products, not four; shorter sums take `simt.rows`
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 

@@ -88,47 +88,81 @@ def _copier(form: Form):
 
 
 @cache
+def _weights_copier(form: Form):
+    """(fetch, keep, size): fetch(weights, at, mine) reads this thread's share of the weights of a step into `mine`,
+    keep(mine, tile, at) writes it to the tile. size: elements of a share."""
+    apart = THREADS * QUAD // form.width  # rows of weights that the block loads at once
+    share = -(-form.depth * form.taps // apart)
+
+    @inline
+    def fetch(weights, at, mine):
+        for i in range(share):
+            quad = load4(weights, at + i * apart * weights.shape[1])
+            mine[4 * i], mine[4 * i + 1], mine[4 * i + 2], mine[4 * i + 3] = quad
+
+    @inline
+    def keep(mine, tile, at):
+        for i in range(share):
+            quad = mine[4 * i], mine[4 * i + 1], mine[4 * i + 2], mine[4 * i + 3]
+            store4(tile, at + i * THREADS * QUAD, quad)
+
+    return fetch, keep, share * QUAD
+
+
+@cache
+def _writer(form: Form):
+    """write(results, out, bias, job, first, o): finish and store a thread's sums, from filter o on; first: its row."""
+    F, P, apart = form.filters, form.positions, form.groups * QUAD
+
+    @inline
+    def write(results, out, bias, job, first, o):
+        b, piece = first // job.pieces, first % job.pieces
+        if b >= out.shape[0]:
+            return
+        left = piece * P
+        for f in range(F):
+            own = o + f // QUAD * apart + f % QUAD
+            if own < out.shape[1]:
+                best = LOWEST
+                for l in range(P):
+                    if left + l < job.positions:
+                        total = finish(results[f * P + l], own, bias, job.relu)
+                        if job.pooled:
+                            best = larger(best, total)
+                        else:
+                            out[b, own, left + l] = total
+                if job.pooled:
+                    out[b, own, piece] = best
+
+    return write
+
+
+@cache
 def rows(form: Form):
     """kernel(x (B, C, L), weights, bias, out, job, steps) on 128 threads: out (B, O, positions), or (B, O, pieces).
 
     weights: (rows, columns) from `lay_out`. steps: channels, a multiple of `form.depth`, each once or K times. A thread
     computes `form.filters` filters at `form.positions` positions of a sample. Per channel it loads its row of x and the
-    taps of its filters, 4 + 2 K loads of 16 bytes for 112 K multiply-adds at TextCNN's sizes; `registers` has five for
+    taps of its filters, 4 + 2 K loads of 16 bytes for 112 K multiply-adds at TextCNN's K = 3; `registers` has five for
     16. The next channels are loaded while these are multiplied. Loses where samples are so few that blocks are.
     """
-    F, P, depth, width = form.filters, form.positions, form.depth, form.width
-    taps, wide = form.taps, form.width // QUAD
-    down = THREADS // wide  # rows of weights that the block loads at once
-    w_share = -(-depth * taps // down)
-    w_size, x_size = w_share * down * width, depth * form.rows * form.pitch
-    both_w, both_x, w_mine, zeros = 2 * w_size, 2 * x_size, w_share * QUAD, (ZERO,) * form.sums
-    fetch, keep, x_mine = _copier(form)
-    add_products, unpack = add_products_for(form), unpack_for(form)
-    block_rows, pitch, sharing = form.rows, form.pitch, THREADS // form.rows
-    sums_size, apart = form.sums, form.groups * QUAD
-
-    @inline
-    def fetch_weights(weights, at, mine):
-        for i in range(w_share):
-            quad = load4(weights, at + i * down * weights.shape[1])
-            mine[4 * i], mine[4 * i + 1], mine[4 * i + 2], mine[4 * i + 3] = quad
-
-    @inline
-    def keep_weights(mine, tile, at):
-        for i in range(w_share):
-            quad = mine[4 * i], mine[4 * i + 1], mine[4 * i + 2], mine[4 * i + 3]
-            store4(tile, at + i * THREADS * QUAD, quad)
+    depth, block_rows, pitch, width = form.depth, form.rows, form.pitch, form.width
+    P, taps, wide, sharing = form.positions, form.taps, form.width // QUAD, THREADS // form.rows
+    fetch, keep, x_share = _copier(form)
+    fetch_weights, keep_weights, w_share = _weights_copier(form)
+    w_size, x_size = w_share * THREADS, depth * block_rows * pitch
+    both_w, both_x, sums_size, zeros = 2 * w_size, 2 * x_size, form.sums, (ZERO,) * form.sums
+    add_products, unpack, write = add_products_for(form), unpack_for(form), _writer(form)
 
     @kernel_of(REGISTERS)
     def convolve(x, weights, bias, out, job, steps):
         w_tile = cuda.shared.array(both_w, float32, alignment=ALIGNMENT)
         x_tile = cuda.shared.array(both_x, float32, alignment=ALIGNMENT)
-        w_own, x_own = cuda.local.array(w_mine, float32), cuda.local.array(x_mine, float32)
+        w_own, x_own = cuda.local.array(w_share, float32), cuda.local.array(x_share, float32)
         thread, columns = cuda.threadIdx.x, weights.shape[1]
-        samples = cuda.blockIdx.x * block_rows
-        m = min(samples + thread // sharing, x.shape[0] * job.pieces - 1)
-        source = m // job.pieces, m % job.pieces * P
-        w_at = thread // wide * columns + cuda.blockIdx.y * width + thread % wide * QUAD
+        first, left = cuda.blockIdx.x * block_rows, cuda.blockIdx.y * width
+        m = min(first + thread // sharing, x.shape[0] * job.pieces - 1)
+        source, w_at = (m // job.pieces, m % job.pieces * P), thread // wide * columns + left + thread % wide * QUAD
         fetch_weights(weights, w_at, w_own)
         fetch(x, source, 0, job, x_own)
         keep_weights(w_own, w_tile, thread * QUAD)
@@ -147,22 +181,6 @@ def rows(form: Form):
             cuda.syncthreads()
         results = cuda.local.array(sums_size, float32)
         unpack(sums, results)
-        m = samples + row
-        b, piece = m // job.pieces, m % job.pieces
-        if b < x.shape[0]:
-            left = piece * P
-            for f in range(F):
-                o = cuda.blockIdx.y * width + f // QUAD * apart + group * QUAD + f % QUAD
-                if o < out.shape[1]:
-                    best = LOWEST
-                    for l in range(P):
-                        if left + l < job.positions:
-                            total = finish(results[f * P + l], o, bias, job.relu)
-                            if job.pooled:
-                                best = larger(best, total)
-                            else:
-                                out[b, o, left + l] = total
-                    if job.pooled:
-                        out[b, o, piece] = best
+        write(results, out, bias, job, first + row, left + group * QUAD)
 
     return convolve

@@ -96,9 +96,10 @@ else:
         @intrinsic
         def unpack(typing, sums, array):
             def generate(context, builder, signature, args):
-                start = _pointer(context, builder, signature.args[1], args[1], INDEX(0))
+                (_, kind), (sums, array) = signature.args, args
+                start = _pointer(context, builder, kind, array, INDEX(0))
                 for i in range(form.sums):
-                    builder.store(builder.extract_value(args[0], i), builder.gep(start, [INDEX(i)]))
+                    builder.store(builder.extract_value(sums, i), builder.gep(start, [INDEX(i)]))
                 return context.get_dummy_value()
 
             return types.void(sums, array), generate

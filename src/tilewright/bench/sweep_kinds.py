@@ -9,8 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.models.dcgan import DCGAN, DCGANConfig, noise
+from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.noise import noise
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 
 JOBS = {"sentiment": "sentences", "gpt2": "prompts", "dcgan": "images", "convolve": "planes"}  # job -> its records
@@ -20,6 +21,9 @@ DTYPES = {
     "dcgan": ("float32", "bfloat16", "float16", "tf32"),
     "convolve": ("float32",),
 }
+MODELS: dict[str, type[TextCNNConfig] | type[GPT2Config] | type[DCGANConfig]] = {
+    "sentiment": TextCNNConfig, "gpt2": GPT2Config, "dcgan": DCGANConfig,
+}  # fmt: skip
 TOKENS = 8  # new ones per prompt, as in the course
 CHECKED = 8  # records checked against float64 before any is timed
 

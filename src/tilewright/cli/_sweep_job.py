@@ -134,17 +134,17 @@ def _check(options: Any, job: str) -> None:
 
 def _setting(options: Any, job: str) -> Setting:
     """What to run. Raises UsageError for a dtype that is not measured, InputError for another model."""
-    from tilewright.bench.sweep_kinds import DTYPES, Setting
+    from tilewright.bench.sweep_kinds import DTYPES, MODELS, Setting
     from tilewright.demo import sentences
     from tilewright.runtime.devices import place_for
-    from tilewright.runtime.load import KINDS, read_weights
+    from tilewright.runtime.load import read_weights
 
     dtype = options.dtype or "float32"
     if dtype not in DTYPES[job]:
         raise UsageError(f"sweep --job {job}: --dtype {dtype}: {job} is measured in {', '.join(DTYPES[job])}")
     place_for(options.device, dtype)
     if options.model is not None:
-        config, weights = read_weights(options.model, KINDS["textcnn" if job == "sentiment" else job].config)
+        config, weights = read_weights(options.model, MODELS[job])
         return Setting(job, options.device, dtype, config, weights)
     return Setting(job, options.device, dtype, ids=sentences()[0] if job == "sentiment" else None)
 

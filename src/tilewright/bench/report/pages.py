@@ -81,8 +81,9 @@ JOBS = {
     ),
     "scaling": Job(
         "Scaling",
-        "The same job with 1, 2, 4, ... workers on one host: one CPU core or one GPU for each worker or MPI rank. A "
-        "single `.npy` file limits the scaling of images: on tmpfs all workers contend for one page-cache lock.",
+        "The same job with 1, 2, 4, ... workers: one CPU core or one GPU for each worker, MPI rank or Ray actor. Two "
+        "laws are fitted to the speed-ups: Amdahl's, and the Universal Scalability Law. A single `.npy` file "
+        "limits the scaling of images: on tmpfs all workers contend for one page-cache lock.",
         {"scaling": "Workers"},
     ),
 }

@@ -24,6 +24,7 @@ from tilewright.ops.core.ladder import operations
 
 SCALING = "scaling"  # the operation of rows of `bench scaling`
 PEER = "peer"  # a row's `check` where it is not ours
+JOB_LADDER = "job_"  # how the name of a job ladder's result file begins; the job follows
 SLOW = "; slow here"  # how it ends if the machine chooses another rung, though this one takes the case
 
 
@@ -122,8 +123,9 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
     """Write rows to folder/<machine>/<op>.csv, each file as a whole.
 
     Of a ladder an earlier session of the same dtype goes if the new one has as many rungs in each of its climbs. Of a
-    workload all earlier rows of the same climb (and engine) go, of a sweep those of the same kernel, case and
-    parameters. Raises InputError if an existing file is no result file, ResourceError if it cannot be written.
+    workload all earlier rows of the same climb (and engine) go, of a job's ladder those of the same size and dtype, of
+    a sweep those of the same kernel, case and parameters. Raises InputError if an existing file is no result file,
+    ResourceError if it cannot be written.
     """
     stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine, "session": session()}
     written = []
@@ -145,6 +147,9 @@ def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
     if new[0].point and not new[0].engine:
         again = {row.swept for row in new}
         return [row for row in old if row.swept not in again]
+    if new[0].op.startswith(JOB_LADDER):
+        sizes = {row.climb[:2] for row in new}
+        return [row for row in old if row.climb[:2] not in sizes]
     if not whole:
         again = {(row.climb, row.engine) for row in new}
         return [row for row in old if (row.climb, row.engine) not in again]

@@ -92,6 +92,20 @@ def job_figure(rows: list[Row]) -> str:
     return figure(WIDTH, bottom + 30, title, parts)
 
 
+def steps_figure(rows: list[Row], title: str, unit: str) -> str:
+    """Records per second of a job's steps, the first one on top, on a logarithmic axis; x is the factor over the step
+    before."""
+    rates = [row.rows / row.median_s for row in rows]
+    where = device_of(max(row.threads for row in rows))
+    heading, y = _heading(title, f"{where}; {origin(rows)}")
+    top = y + 10
+    bottom, x = top + STEP * len(rows), _axis(rates)
+    parts = [*heading, *_scale(x, bottom, f"{unit}/s, logarithmic; x: factor over the step before")]
+    for i, (row, speed) in enumerate(zip(rows, rates, strict=True)):
+        parts += _bar(top + i * STEP, row, three(speed), row.versus_below, x(speed))
+    return figure(WIDTH, bottom + 44, title, parts)
+
+
 def _axis(values: list[float]) -> LogAxis:
     """From a power of ten below the values, so that near values have near lengths, to a little above them."""
     low = 10.0 ** math.floor(math.log10(min(values) / 1.1))

@@ -89,9 +89,10 @@ JOBS = {
 
 
 SWEPT = (
-    "`tilewright sweep OP` times kernels of an operation at each value of one or two parameters. Every point is "
-    "checked before it is timed. All points of one size are interleaved. Times are medians. In a figure a ring "
-    "marks the best point of a curve, a vertical line its 10th and 90th percentile, a cross a value that cannot run."
+    "`tilewright sweep` times kernels of an operation, or a whole job, at each value of one or two parameters. Every "
+    "point is checked before it is timed. All points of one size are interleaved. Times are medians. The best point is "
+    "the smallest value within 2 % of the fastest one. In a figure a ring marks the best point of a curve, a vertical "
+    "line its 10th and 90th percentile, a cross a value that cannot run."
 )
 
 

@@ -53,6 +53,10 @@ class Table:
         ]
         return "\n\n".join([plain(self.caption), "\n".join(lines), *map(plain, self.notes)])
 
+    def heading(self) -> str:
+        """As `text`, without the notes."""
+        return replace(self, notes=()).text()
+
     def text(self) -> str:
         """For a terminal."""
         every = (self.header, *self.rows)

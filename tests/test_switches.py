@@ -124,6 +124,7 @@ def test_names_are_checked(tmp_path):
     with pytest.raises(UsageError, match="without is kv-cache; it has no effect on draw"):
         load(str(tmp_path / "m"), device="cpu", without={"kv-cache"})
     assert not load(str(tmp_path / "m"), device="cpu", without={"folding"}).folds
+    assert load("critic", device="cpu", without={"token-table"}).convolutions.rung == "cpu.gather"
 
 
 def test_the_fingerprint_has_the_switches_that_may_change_bits():
@@ -188,7 +189,12 @@ def test_plan_counts_the_recomputed_prefixes(run):
         return json.loads(out)["flops"]
 
     text = run("plan", *GENERATE, "--without", "kv-cache")[1]
-    assert "rate: not known: saved rows are of jobs with every optimisation, this one has no kv-cache" in text
+    assert "rate: not known: there is no similar job" in text
+    assert run(*GENERATE)[0] == 0 and "rate: about" in run("plan", *GENERATE)[1]
+    assert "rate: not known" in run("plan", *GENERATE, "--without", "kv-cache")[1], "that job had a cache"
+    assert run(*GENERATE, "--without", "kv-cache", "--restart")[0] == 0
+    assert "rate: about" in run("plan", *GENERATE, "--without", "kv-cache")[1]
+    assert "rate: not known" in run("plan", *GENERATE)[1], "that job had none"
     assert flops("--without", "kv-cache") > 1.5 * flops() == 1.5 * flops("--without", "prefix-sharing")
 
 

@@ -10,7 +10,7 @@ from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import forced, forcing
 from tilewright.ops.core.launch import asked_threads, threads
 from tilewright.runtime.devices import place_for
-from tilewright.runtime.jobs.manifest import Value
+from tilewright.runtime.jobs.manifest import SWITCHES, Value
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.switches import changing_bits, rungs_without
 
@@ -49,6 +49,8 @@ def fingerprint(verb: str, settings: Settings, dtype: str) -> dict[str, Value]:
     class."""
     fields: dict[str, Value] = {"verb": verb, "version": own_version(), "dtype": dtype}
     fields["device"] = device_class(settings.device)
+    if settings.without:
+        fields[SWITCHES] = [*sorted(settings.without)]
     if changed := changing_bits(settings.without):
         fields["without"] = [*changed]
     return fields | {f"rung.{op}": name for op, name in sorted(settings.rungs.items())}

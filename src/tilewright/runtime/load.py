@@ -207,8 +207,12 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     device = place_for(device) if dtype == "auto" else device
     dtype = stored_dtype(path, device) if dtype == "auto" else dtype
     if without := options.get("without"):
-        verb, place = VERBS[config_of(path).model_type], place_for(device, dtype)
-        check_switches(verb, without, place, dtype, parameter="without")
+        given = config_of(path)
+        if isinstance(given, BertConfig):
+            rule = f"a {given.model_type} has no switches"
+            raise UsageError(parameter="without", value=repr(without), rule=rule, remedy="leave it out")
+        verb = VERBS.get(given.model_type, "classify")
+        check_switches(verb, without, place_for(device, dtype), dtype, parameter="without")
     config, weights = read_weights(path)
     model = build(config, weights, device=device, dtype=dtype, **options)
     if isinstance(model, GPT2 | TextCNN | Bert):

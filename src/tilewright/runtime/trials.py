@@ -10,12 +10,13 @@ from itertools import islice
 
 from tilewright.errors import ResourceError
 from tilewright.runtime.jobs.directory import JobDirectory
-from tilewright.runtime.jobs.manifest import CHANGED, CTIME, Damaged, Value
+from tilewright.runtime.jobs.manifest import CHANGED, CTIME, SWITCHES, Damaged, Value
 from tilewright.runtime.jobs.record import Record
 
 SHARDS = 64  # of a job: enough for a rate
 # Fields of the fingerprint that decide the speed of a record; `input.` for volumes, whose records are planes
-SAME = ("verb", "dtype", "device", "image", "kernel", "mode", "sampling.max_tokens", "sampling.n", "model.", "rung.")
+SAME = ("verb", "dtype", "device", "image", "kernel", "mode", "sampling.max_tokens", "sampling.n", "model.", "rung.",
+        SWITCHES)  # fmt: skip
 
 
 @dataclass(frozen=True)

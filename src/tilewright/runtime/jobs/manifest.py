@@ -26,6 +26,9 @@ Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
 
 
+SWITCHES = "switches"  # field of a job that was begun without some optimisations: it decides the speed, not the results
+
+
 class Damaged(ValueError):
     """A sealed file is not what was written."""
 
@@ -79,7 +82,7 @@ class Manifest(Sealed, frozen=True):
     def differs(self, other: Manifest, but: Container[str] = ()) -> str | None:
         """The first field whose value in `other`, the new manifest, changes the results: "seed was 3 and is 4"; or
         None. but: names of files whose times are ignored. A ctime that an earlier version did not record is no
-        difference.
+        difference, and SWITCHES is none.
         """
         if self.version != other.version:
             return f"the version of the job's files was {self.version} and is {other.version}"
@@ -87,7 +90,7 @@ class Manifest(Sealed, frozen=True):
         names = dict.fromkeys((*self.fingerprint, *other.fingerprint))
         for name in sorted(names, key=lambda name: name.endswith(CTIME)):  # last: it says the least
             was, is_ = self.fingerprint.get(name, missing), other.fingerprint.get(name, missing)
-            if _timed(name) in but or (name.endswith(CTIME) and was is missing):
+            if name == SWITCHES or _timed(name) in but or (name.endswith(CTIME) and was is missing):
                 continue
             if was != is_ or type(was) is not type(is_):
                 old, new = ("not there" if value is missing else _told(name, value) for value in (was, is_))

@@ -29,7 +29,7 @@ COUNT = {  # records, unless the user says
     "cpu": {"sentiment": 1024, "gpt2": 64, "dcgan": 96, "convolve": 128},
     "cuda": {"sentiment": 16384, "gpt2": 1024, "dcgan": 8192, "convolve": 512},
 }
-ENOUGH_S = 1.0  # of a point whose batches are alike: more of them do not change its rate
+ENOUGH_S = {"cpu": 1.0, "cuda": 0.25}  # of a point whose batches are alike: more of them do not change its rate
 ROUNDS, SLOW_ROUNDS, SLOW_S = 5, 3, 10.0  # fewer rounds where one of all points takes longer than SLOW_S
 ONE, MANY = "one process", "worker processes"  # how a point is run: a row's `rung`
 Say = Callable[[str], None]
@@ -91,7 +91,9 @@ def _points(job: Job, setting: Setting, axes: Axes, count: int) -> Iterator[Poin
             yield _refused(point, f"there are {point.count:,} {setting.records}")
             continue
         try:
-            timed = point.count if setting.records in axes or not batch else _enough(point, batch)
+            timed = (
+                point.count if setting.records in axes or not batch else _enough(point, batch, ENOUGH_S[setting.device])
+            )
             point = replace(point, timed=timed)
             found = point.run()
         except (Refused, ResourceError) as error:
@@ -106,13 +108,13 @@ def _refused(point: Point, why: str) -> Point:
     return replace(point, refused=" ".join(why.split()))
 
 
-def _enough(point: Point, batch: int) -> int:
-    """Records of as many whole batches as take ENOUGH_S, at least one batch."""
+def _enough(point: Point, batch: int, seconds: float) -> int:
+    """Records of as many whole batches as take so many seconds, at least one batch."""
     one = replace(point, timed=batch)
     one.run()
     start = time.perf_counter()
     one.run()
-    return batch * max(1, min(point.count // batch, int(ENOUGH_S / (time.perf_counter() - start))))
+    return batch * max(1, min(point.count // batch, int(seconds / (time.perf_counter() - start))))
 
 
 def _row(setting: Setting, point: Point, size: str, timing: Timing | None, passed: str) -> Row:

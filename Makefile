@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python
 
-.PHONY: help setup demo check test test-long test-gpu bench bench-gpu report docs clean
+.PHONY: help setup demo check test test-long test-gpu bench bench-gpu report reference docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,7 +70,10 @@ $(VENV)/.docs: $(VENV)/.core
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch $@
 
-docs: $(VENV)/.docs ## build the documentation site into build/site; open build/site/index.html
+reference: $(VENV)/.core ## write the pages of docs/reference that are generated from the code
+	$(RUN) docs/_hooks/reference_pages.py
+
+docs: $(VENV)/.docs reference ## build the documentation site into build/site; open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 clean: ## remove .venv and what tools left behind

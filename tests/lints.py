@@ -21,11 +21,12 @@ COMPILERS = tuple(f"{module}{name}" for module in ("", "numba.", "nb.") for name
 BELOW = {  # what a part of the package may import besides itself
     "errors": set(),
     "formats": {"errors"},
+    "switches": {"errors"},
     "hardware": {"errors"},
     "simd": {"errors", "hardware"},
     "ops": {"errors", "hardware", "simd"},
 }
-BELOW["backends"] = {"ops", "formats", *BELOW["ops"]}
+BELOW["backends"] = {"ops", "formats", "switches", *BELOW["ops"]}
 BELOW["ndimage"] = {"backends", *BELOW["backends"]}
 BELOW["generation"] = {"backends", *BELOW["backends"]}
 BELOW["models"] = {"generation", "backends", *BELOW["backends"]}

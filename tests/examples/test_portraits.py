@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.models.dcgan import noise
+from tilewright.models.noise import noise
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)  # two tests at once have a core each

@@ -43,7 +43,7 @@ def test_a_matrix_takes_what_it_takes(K, N, dtype):
 
 
 def test_lanes_are_those_of_the_engine():
-    for module, names in ((lanes, ("LANES", "LANE", "ROUND", "STEPS")), (engine, ("PROMPT_ROWS",)),
+    for module, names in ((lanes, ("LANES", "LANE", "PROMPT_ROWS", "ROUND", "STEPS")),
                           (attention, ("SHARE",))):  # fmt: skip
         for name in names:
             assert getattr(memory, name) == getattr(module, name)

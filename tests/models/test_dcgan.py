@@ -13,7 +13,7 @@ from dcgan_models import SMALL, random_noise, random_weights, torch_images
 from tilewright.bench.workloads.dcgan_reference import reference_images as reference
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.images import pixels
-from tilewright.models.dcgan import BATCH, DCGAN, Batch, DCGANConfig, DCGANLayer, doubling, noise
+from tilewright.models.dcgan import BATCH, DCGAN, Batch, DCGANConfig, DCGANLayer, doubling
 from tilewright.ops.core.launch import threads
 
 COURSE = DCGANConfig()
@@ -216,13 +216,3 @@ def test_layers_that_are_none_are_refused(field, value):
 def test_doubling_layers_double(kernel):
     (layer,) = doubling((3,), kernel)
     assert [layer.size(size) for size in (1, 2, 5)] == [2, 4, 10]
-
-
-def test_noise_belongs_to_its_image():
-    whole = noise(7, 0, 50, 100)
-    assert whole.dtype == np.float32 and noise(7, 13, 20, 100).tobytes() == whole[13:33].tobytes()
-    assert noise(8, 0, 50, 100).tobytes() != whole.tobytes()
-    assert len(np.unique(np.concatenate([whole.ravel(), noise(8, 0, 50, 100).ravel()]))) > 9990
-    many = noise(2**63 - 1, 10**12, 1000, 100)
-    assert abs(many.mean()) < 0.02 and many.std() == pytest.approx(1, abs=0.01)
-    assert abs(np.corrcoef(many[:-1].ravel(), many[1:].ravel())[0, 1]) < 0.02

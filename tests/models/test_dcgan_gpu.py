@@ -110,7 +110,7 @@ def test_a_job_writes_the_same_pictures(tmp_path, monkeypatch):
     init_dcgan(str(tmp_path / "model"), 3, z_size=3, size=1, channels=(4, 3), kernel=4)
     if not ON_GPU:
         monkeypatch.setattr("tilewright.runtime.devices._check_gpu", lambda: None)
-        monkeypatch.setattr(cuda, "Cuda", lambda dtype: Cuda(dtype, PLACE))
+        monkeypatch.setattr(cuda, "Cuda", lambda dtype, without: Cuda(dtype, PLACE, without))
     options = {"model": str(tmp_path / "model"), "input": None, "count": 7, "seed": 3}
     for name, device in (("cpu", "cpu"), ("gpu", "cuda")):
         with simulated("float32") if device == "cuda" else using():

@@ -103,11 +103,13 @@ def test_the_number_of_rows_is_not_part_of_a_problem():
     assert set(Problem.__dataclass_fields__) == {"N", "K", "dtype", "device"}
 
 
-def test_out_may_be_the_residual(rng):
+@pytest.mark.parametrize("rung", [None, "cpu.memory", "cpu.register", "cpu.reordered", "cpu.blocked", "cpu.vectors"])
+def test_out_may_be_the_residual(rung, rng):
     a, b = rng.standard_normal((40, 1000), dtype=np.float32), rng.standard_normal((1000, 33), dtype=np.float32)
     x = rng.standard_normal((40, 33), dtype=np.float32)
-    expected = matmul(a, b, residual=x)
-    assert matmul(a, b, residual=x, out=x) is x
+    with using(**({"matmul": rung} if rung else {})):
+        expected = matmul(a, b, residual=x)
+        assert matmul(a, b, residual=x, out=x) is x
     assert x.tobytes() == expected.tobytes()
 
 

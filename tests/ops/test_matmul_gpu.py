@@ -103,6 +103,13 @@ def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
             assert torch.equal(call(out=out), call().to(out.dtype))
 
 
+def test_out_may_be_the_residual(rng):
+    a, b, x = (torch.from_numpy(rng.standard_normal(s, dtype=np.float32)).to(PLACE) for s in ((3, 5), (5, 4), (3, 4)))
+    with using(matmul="simt.memory"):
+        expected = matmul(a, b, residual=x)
+        assert torch.equal(matmul(a, b, residual=x, out=x), expected)
+
+
 @pytest.mark.parametrize(("rung", "dtype"), accepted("tile.persistent", dtypes=("bfloat16", "float16", "tf32")))
 def test_a_float32_residual_is_replaced_by_the_result(rung, dtype, rng):
     for M, N in ((300, 392), (1300, 64), (3, 4)) if ON_GPU else ((3, 12),):

@@ -35,6 +35,7 @@ JOBS = {  # command line -> the operations that it runs, those beneath others in
         "embedding_conv1d", "matmul", "embedding", "conv1d",
     ),
     ("draw", "-n", "2"): ("matmul", "conv_transpose2d"),
+    ("draw", "-n", "2", "--without", "folding"): ("matmul", "conv_transpose2d", "batchnorm"),
     ("draw", "-n", "2", "--rung", "conv_transpose2d=cpu.phases"): ("matmul", "conv_transpose2d", "elementwise"),
     ("convolve", "-i", "32.npy", "--kernel", "box:3"): ("conv3d",),
     ("convolve", "-i", "32.npy", "--kernel", "box:3", "--dtype", "float64"): ("correlate",),
@@ -119,6 +120,8 @@ REFUSED = [
     (["convolve", "-i", "32.npy", "--kernel", "box:3"], "correlate=cpu.naive", "on float32: convolve runs conv3d"),
     (["convolve", "-i", "64.npy", "--kernel", "box:3"], "conv3d=cpu.rows", "on float64: convolve runs correlate"),
     (["classify", "-i", "ids.bin"], "conv1d=cpu.taps", "only beneath embedding_conv1d=cpu.gather"),
+    (["draw", "-n", "1"], "batchnorm=cpu.naive", "folded into the weights: draw runs conv_transpose2d instead. Give "
+     "--without folding"),
     (["draw", "-n", "1"], "elementwise=cpu.vectors", "only beneath conv_transpose2d=cpu.phases"),
 ]  # fmt: skip
 
@@ -265,3 +268,57 @@ def test_using_warns_of_a_rung_without_effect(rng):
         raise ZeroDivisionError
     with pytest.warns(UserWarning, match=r"using\(conv3d='cpu.rows'\) .* it ran correlate"), using(conv3d="cpu.rows"):
         tilewright.ndimage.correlate(np.zeros((4, 4, 4)), np.ones((3, 3, 3)))
+
+
+LAYERS = {  # command -> (a layer with its rung, another rung of the operation, layer after the last one, their number)
+    ("draw", "-n", "2"): ("conv_transpose2d@1", "cpu.scatter", "conv_transpose2d@2", "1 time"),
+    ("classify", "-i", "ids.bin"): ("matmul@2", "cpu.vectors", "matmul@3", "2 times"),
+    ("classify", "-i", "ids.bin", "--rung", "embedding_conv1d=cpu.gather"): (
+        "conv1d@2", "cpu.taps", "conv1d@3", "2 times",
+    ),
+    ("generate", "-i", "lines.txt", "--temperature", "0"): ("matmul@9", "cpu.vectors", "matmul@10", "9 times"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", LAYERS, ids=" ".join)
+def test_a_rung_of_one_layer(run, monkeypatch, tmp_path, command):
+    """It runs there and nowhere else, and a layer that the model does not have is refused with the number of calls."""
+    layer, rung, beyond, calls = LAYERS[command]
+    op, choose, ran = layer.partition("@")[0], Ladder.choose, []
+
+    def noting(ladder, problem):
+        ran.append((ladder.op, choose(ladder, problem).name))
+        return choose(ladder, problem)
+
+    monkeypatch.setattr(Ladder, "choose", noting)
+    assert run(command, "--rung", f"{layer}={rung}", "--restart")[0] == 0
+    names = {name for ladder, name in ran if ladder == op}
+    assert rung in names and (command[0] == "draw" or len(names) == 2)
+    code, _, errors = run(command, "--rung", f"{beyond}={rung}", "--restart")
+    assert code == 2 and f"has no such layer: it calls {op} {calls}. Choose a layer from {op}@1" in errors
+
+
+@pytest.mark.parametrize(("rungs", "words"), [
+    (["matmul@1=cpu.packed", "matmul@01=cpu.vectors"], "matmul@1 is given twice, as cpu.packed and cpu.vectors"),
+    (["matmul@0=cpu.packed"], "matmul@0: the layer '0' must be a number from 1"),
+    (["matmul@=cpu.packed"], "matmul@: the layer '' must be a number from 1"),
+    (["elementwise@1=cpu.vectors"], "calls of elementwise are not numbered as layers; those of matmul, conv_trans"),
+    (["matmul@1=cpu.packed", "matmul=cpu.vectors"], "each layer of matmul has a rung of its own. Leave it out"),
+    (["conv_transpose2d@1=cpu.scatter", "elementwise=cpu.vectors"], "only beneath conv_transpose2d=cpu.phases"),
+])  # fmt: skip
+def test_layers_that_are_refused(run, rungs, words):
+    code, _, errors = run(("draw", "-n", "1"), *(word for rung in rungs for word in ("--rung", rung)))
+    assert code == 2 and words in errors
+
+
+def test_a_layer_in_python(place):
+    """A layer's own rung wins over its operation's; a model refuses layers that it does not have."""
+    with using(**{"matmul": "cpu.packed", "matmul@2": "cpu.vectors"}):
+        assert [weight.rung for weight, _ in tilewright.load(place / "textcnn").linears] == [
+            "cpu.packed",
+            "cpu.vectors",
+        ]
+    with using(**{"matmul@3": "cpu.vectors"}), pytest.raises(UsageError, match="TextCNN has no such layer: it calls"):
+        tilewright.load(place / "textcnn")
+    with pytest.raises(UsageError, match="no operation sum; the operations"), using(**{"sum@3": "cpu.vectors"}):
+        pass

@@ -70,7 +70,7 @@ def placed(make, dtype):
 def test_the_weights_of_gpt2(tmp_path, dtype, monkeypatch):
     init_gpt2(str(tmp_path / "m"), 3, vocab_size=301, n_positions=64, n_embd=192, n_layer=2, n_head=3)
     config, weights = read_weights(str(tmp_path / "m"))
-    monkeypatch.setattr("tilewright.generation.language_model.backend", lambda device, dtype: cuda.Cuda(dtype, PLACE))
+    monkeypatch.setattr("tilewright.generation.language_model.backend", lambda *given: cuda.Cuda(given[1], PLACE))
     model = placed(lambda backend: GPT2(config, weights, dtype=dtype, device="cuda"), dtype)
     held = sum(tensors_of([model.wte, model.wpe, model.layers, model.norm, model.head], {}).values())
     found = plan_made(

@@ -6,22 +6,26 @@ two implementations.
 
 from tilewright.backends.protocol import Backend
 from tilewright.errors import UsageError
+from tilewright.switches import Without
 
 
-def backend(device: str | Backend, dtype: str = "float32") -> Backend:
+def backend(device: str | Backend, dtype: str = "float32", without: Without = frozenset()) -> Backend:
     """The backend for "cpu" or "cuda"; a backend is returned as it is.
 
-    dtype: accuracy class of the products. Raises UsageError for another device, and on a GPU for a class that it does
-    not have.
+    dtype: accuracy class of the products. without: optimisations that are switched off, see `switches`. Raises
+    UsageError for another device, for `without` beside a backend, which has its own, and on a GPU for a class that it
+    does not have.
     """
     if not isinstance(device, str):
+        if without:
+            raise UsageError(f"without is {sorted(without)}; a backend has its own: make the backend with it")
         return device
     if device == "cpu":
         from tilewright.backends.cpu import Cpu
 
-        return Cpu()
+        return Cpu(without)
     if device != "cuda":
         raise UsageError(f"device is {device!r}; it must be cpu or cuda")
     from tilewright.backends.cuda import Cuda
 
-    return Cuda(dtype)
+    return Cuda(dtype, without=without)

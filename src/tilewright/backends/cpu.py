@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from tilewright.backends.protocol import Array, Arrays, Network, Span, Spans, Step, unmeasured
 from tilewright.ops.core.arrays import BFLOAT16
 from tilewright.ops.core.memory import empty
+from tilewright.switches import Without, switched_off
 
 T = TypeVar("T")
 
@@ -86,6 +87,9 @@ class Cpu:
 
     name = device = "cpu"
     between = "float32"  # the only dtype that kernels of convolutions write here
+
+    def __init__(self, without: Without = frozenset()) -> None:
+        self.without = switched_off(without)
 
     def array(self, values: np.ndarray) -> np.ndarray:
         """The values themselves: mapped weights stay mapped until they are prepared."""

@@ -33,6 +33,7 @@ from tilewright.backends.protocol import (
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.gpu.tensors import torch_dtype
 from tilewright.ops.matmul.problem import DEVICE_DTYPES
+from tilewright.switches import Without, switched_off
 
 T = TypeVar("T")
 Tensors = list[torch.Tensor]
@@ -95,14 +96,15 @@ class Pipeline:
 
     By default steps run in order on torch's current stream, while the host prepares the next ones. streams: so many
     streams, one per slot, so that copies in, kernels and copies out of different slots overlap. downloads: copies out
-    have a stream of their own and overlap with the kernels of the next step.
+    have a stream of their own and overlap with the kernels of the next step. overlap: False: nothing overlaps, and
+    `queue` waits for its step.
     """
 
-    def __init__(self, device: str, *, streams: int = 0, downloads: bool = False) -> None:
+    def __init__(self, device: str, *, streams: int = 0, downloads: bool = False, overlap: bool = True) -> None:
         gpu = device != "cpu"
-        self.device = device
-        self.streams = [torch.cuda.Stream() for _ in range(streams if gpu else 0)]
-        self.downloads = torch.cuda.Stream() if downloads and gpu else None
+        self.device, self.overlap = device, overlap
+        self.streams = [torch.cuda.Stream() for _ in range(streams if gpu and overlap else 0)]
+        self.downloads = torch.cuda.Stream() if downloads and gpu and overlap else None
 
     def queue(self, step: Step, slot: int = 0, span: Span = unmeasured) -> torch.cuda.Event | None:
         """Queue a step; the event of its last copy, if copies out have their own stream. span: measures kernels and
@@ -115,7 +117,10 @@ class Pipeline:
                     tensor.copy_(torch.from_numpy(host), non_blocking=True)  # type: ignore[attr-defined]
                 step.compute()
             if self.downloads is None:
-                _copy_out(step)
+                with measured(COPY_OUT):
+                    _copy_out(step)
+                if not self.overlap:
+                    self.wait()
                 return None
         self.downloads.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.downloads), measured(COPY_OUT):
@@ -161,7 +166,7 @@ class Batches:
 
     def __init__(self, backend: Cuda, network: Network, sizes: Sequence[int], slots: int) -> None:
         self.backend, self.network, self.count = backend, network, slots
-        self.lock, self.pipeline = threading.Lock(), Pipeline(backend.device)
+        self.lock, self.pipeline = threading.Lock(), Pipeline(backend.device, overlap=backend.overlaps)
         self.streaming: Streaming | None = None
         self.slots: dict[int, list[Slot]] = {}
         for size in sizes:
@@ -215,7 +220,8 @@ class Batches:
         slots = self.slots[size]
         if self.streaming is None:
             hosts = [(self._hosts(network.inputs, size), self._hosts(network.outputs, size)) for _ in slots]
-            self.streaming = Streaming(Pipeline(self.backend.device, downloads=True), hosts)
+            pipeline = Pipeline(self.backend.device, downloads=True, overlap=self.backend.overlaps)
+            self.streaming = Streaming(pipeline, hosts)
         pipeline, hosts = self.streaming
         try:
             for number, inputs in enumerate(batches):
@@ -277,14 +283,21 @@ def pieces(first: int, end: int, sizes: Sequence[int]) -> Iterator[tuple[int, in
 
 
 class Cuda:
-    """A GPU, see `protocol.Backend`. dtype: accuracy class; activations have its 16-bit dtype, if it has one."""
+    """A GPU, see `protocol.Backend`. dtype: accuracy class; activations have its 16-bit dtype, if it has one.
+
+    without: what is switched off. pins: host buffers are pinned. overlaps: copies overlap with kernels, and the host
+    works meanwhile. captures: kernels are captured as CUDA graphs.
+    """
 
     name = "cuda"
 
-    def __init__(self, dtype: str, device: str = "cuda") -> None:
+    def __init__(self, dtype: str, device: str = "cuda", without: Without = frozenset()) -> None:
         if dtype not in DEVICE_DTYPES:
             raise UsageError(f"dtype is {dtype!r}; on a GPU it must be one of {', '.join(DEVICE_DTYPES)}")
-        self.device = device
+        self.device, self.without = device, switched_off(without)
+        self.pins = device != "cpu" and "pinned" not in self.without
+        self.overlaps = "overlap" not in self.without
+        self.captures = device != "cpu" and "graphs" not in self.without
         self.between = str(torch_dtype(dtype)).removeprefix("torch.")
 
     def array(self, values: np.ndarray) -> torch.Tensor:
@@ -298,16 +311,24 @@ class Cuda:
         return torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
 
     def host(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
-        """Pinned memory, which the GPU copies from and to by itself. Raises ResourceError if it cannot be locked."""
+        """Pinned memory, which the GPU copies from and to by itself, or pageable memory if that is switched off. Raises
+        ResourceError if it cannot be locked."""
         kind = torch.from_numpy(np.empty(0, dtype)).dtype
         try:
-            return torch.empty(shape, dtype=kind, pin_memory=self.device != "cpu").numpy()
+            return torch.empty(shape, dtype=kind, pin_memory=self.pins).numpy()
         except RuntimeError as error:
             nbytes = math.prod([shape] if isinstance(shape, int) else shape) * np.dtype(dtype).itemsize
             what = (
                 f"{nbytes:,} bytes of memory cannot be locked for copies to the GPU: {str(error).partition(chr(10))[0]}"
             )
             raise ResourceError(what, remedy="give less --memory, or a smaller --batch-size") from error
+
+    def upload(self, values: np.ndarray) -> torch.Tensor:
+        """A copy on the device; nothing waits for it, unless pinned memory is switched off."""
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        if self.device == "cpu":
+            return tensor
+        return (tensor.pin_memory() if self.pins else tensor).to(self.device, non_blocking=True)
 
     def workspace(self, **elements: int) -> Workspace:
         """Named buffers on the device."""
@@ -323,11 +344,14 @@ class Cuda:
         return (values.float() if values.is_floating_point() else values).cpu().numpy()
 
     def graph(self, call: Callable[[], object], pool: Pool | None = None) -> Callable[[], object]:
-        """call() as a CUDA graph: run once, which compiles its kernels, then captured. pool: see `captured`."""
+        """call() as a CUDA graph: run once, which compiles its kernels, then captured; call itself if graphs are
+        switched off. pool: see `captured`."""
         if self.device == "cpu":
             return call
         call()
         torch.cuda.synchronize()
+        if not self.captures:
+            return call
         graph, _ = captured(call, pool)
         return graph.replay
 
@@ -337,7 +361,7 @@ class Cuda:
 
     def pipeline(self, slots: int) -> Pipeline:
         """A pipeline with a stream per slot."""
-        return Pipeline(self.device, streams=slots)
+        return Pipeline(self.device, streams=slots, overlap=self.overlaps)
 
     def halving(self, run: Callable[[int], T], batch: int) -> T:
         """See `memory.halving`."""

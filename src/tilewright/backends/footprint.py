@@ -16,7 +16,7 @@ from tilewright.errors import ResourceError
 from tilewright.hardware import gpus
 from tilewright.hardware.gpu import unavailable
 from tilewright.ops import matmul
-from tilewright.ops.core.ladder import Ladder, Memory, Rung, forced
+from tilewright.ops.core.ladder import Ladder, Memory, Rung, forced_for
 from tilewright.ops.gemm.memory import LIMB_BLOCK, padded
 
 ALWAYS, PREPARING, RUNNING, MERGING = "always", "preparing", "running", "merging"
@@ -49,7 +49,7 @@ def chosen(ladder: Ladder, problem: Any) -> Rung:
     """
     if problem.device == "cuda" and not gpus():
         absent = {unavailable("simt"), unavailable("tile")}
-        name = forced().get(ladder.op)
+        name = forced_for(ladder.op)
         for rung in (ladder.rungs[name] for name in ((name,) if name else ladder.prefer)):
             if set(rung.unfit(problem)) <= absent:
                 return rung

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from tilewright.switches import Without
+
 T = TypeVar("T")
 Arrays = Sequence[np.ndarray]  # of the host
 Spans = Iterable[tuple[int, int]]  # (first, end) of records
@@ -37,7 +39,7 @@ class Array(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, part: slice | tuple[slice, ...], /) -> Array: ...
+    def __getitem__(self, part: slice | tuple[slice, ...] | np.ndarray, /) -> Array: ...
 
     def __dlpack__(self, *, stream: Any = None) -> Any: ...
 
@@ -123,6 +125,10 @@ class Backend(Protocol):
     @property
     def device(self) -> str:
         """The device as operations take it; "cpu", too, where a GPU is simulated."""
+
+    @property
+    def without(self) -> Without:
+        """The optimisations that are switched off."""
 
     @property
     def between(self) -> str:

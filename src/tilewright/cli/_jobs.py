@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._options import MESSAGES, RUNS, check_threads, parse_bytes, parse_rungs
+from tilewright.cli._options import MESSAGES, RUNS, WithoutOption, check_threads, parse_bytes, parse_rungs
 from tilewright.cli._output import say
 from tilewright.runtime.jobs.settings import Settings
 
@@ -96,6 +96,7 @@ class JobOptions:
             rich_help_panel=MESSAGES,
         ),
     ] = None
+    without: WithoutOption = None
     part: Annotated[
         str | None,
         Option(
@@ -126,6 +127,7 @@ def settings_of(options: Any, job: str) -> Settings:
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
     del given["config"]  # its options have become ours
     given |= {name: getattr(options, name) for name in ("device", "dtype", "threads", "json")}
+    given["without"] = frozenset(options.without or ())
     given["rungs"] = parse_rungs(options.rung or [], job, options.device)
     given["batch_size"], given["keep_others"] = getattr(options, "batch_size", None), not given.pop("force")
     if options.shard_size is not None:
@@ -159,7 +161,7 @@ def threads_of(options: Any) -> int:
 
 
 def device_row(options: Any) -> dict[str, str]:
-    """The row of the banner that says where the job runs."""
+    """The rows of the banner that say where the job runs, and without what."""
     from tilewright.runtime.devices import place_for
 
     device = place_for(options.device, options.dtype or "float32")
@@ -167,7 +169,12 @@ def device_row(options: Any) -> dict[str, str]:
     if device == "cpu":
         threads = threads_of(options)
         device = f"cpu, {threads} thread{'s' * (threads > 1)}"
-    return workers | {"Device": device}
+    return workers | {"Device": device, **without_row(options)}
+
+
+def without_row(options: Any) -> dict[str, str]:
+    """The row of the banner that names the optimisations that are switched off."""
+    return {"Without": ", ".join(sorted(set(options.without)))} if options.without else {}
 
 
 @dataclass

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from tilewright.switches import OPTIMISATIONS
+
 JOB = ".job"  # ending of a job's directory
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 FILES, SAMPLING, MACHINE = "Files and records", "Sampling", "Device, precision and speed"  # groups of options
@@ -39,8 +41,18 @@ Rungs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="OP=RUNG",
-        help="Force the kernel of an operation. Repeat it for several operations. "
-        "`tilewright ladder OP --list` shows the kernels.",
+        help="Force the kernel of an operation, or of one layer: conv_transpose2d@3=cpu.scatter is for the third call "
+        "of the model. Repeat it for several. `tilewright ladder OP --list` shows the kernels.",
+        rich_help_panel=MACHINE,
+    ),
+]
+WithoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="NAME",
+        help=f"Switch an optimisation off, to measure what it is worth: {', '.join(OPTIMISATIONS)}. Repeat it for "
+        "several. One that the job does not have is refused.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -144,28 +156,33 @@ def parse_threads(text: str) -> tuple[int, ...]:
 
 
 def parse_rungs(texts: list[str], job: str, device: str) -> dict[str, str]:
-    """["matmul=cpu.packed"] as {"matmul": "cpu.packed"}.
+    """["matmul=cpu.packed", "matmul@2=cpu.naive"] as {"matmul": "cpu.packed", "matmul@2": "cpu.naive"}.
 
-    Raises BadParameter for what is no pair, and an operation that is given twice; UsageError for an operation that the
-    job never runs, and a rung that is unknown or cannot run on the device; ResourceError for a rung that needs a GPU
-    where there is none. `forcing` refuses unknown operations.
+    Raises BadParameter for what is no pair, and an operation or a layer that is given twice; UsageError for a wrong
+    layer, an operation that the job never runs, and a rung that is unknown or cannot run on the device; ResourceError
+    for a rung that needs a GPU where there is none. `forcing` refuses unknown operations.
     """
     from tilewright.ops.core.ladder import operations
+    from tilewright.ops.core.layers import split_target
     from tilewright.runtime.forced_rungs import check_operations
 
     pairs = [text.partition("=") for text in texts]
-    if any(not (op.isidentifier() and name) for op, _, name in pairs):
-        raise typer.BadParameter(f"{', '.join(texts)}: write OP=RUNG, as in matmul=cpu.packed", param_hint="--rung")
+    if any(not (target.partition("@")[0].isidentifier() and name) for target, _, name in pairs):
+        what = f"{', '.join(texts)}: write OP=RUNG, as in matmul=cpu.packed, or OP@N=RUNG for the model's layer N"
+        raise typer.BadParameter(what, param_hint="--rung")
     rungs: dict[str, str] = {}
-    for op, _, name in pairs:
-        if op in rungs:
-            what = f"{op} is given twice, as {rungs[op]} and {name}: one kernel of an operation can be forced"
+    for given, _, name in pairs:
+        op, number = split_target(given)
+        target = op if number is None else f"{op}@{number}"
+        if target in rungs:
+            of = "an operation" if number is None else "a layer"
+            what = f"{target} is given twice, as {rungs[target]} and {name}: one kernel of {of} can be forced"
             raise typer.BadParameter(what, param_hint="--rung")
-        rungs[op] = name
-    known = {op: name for op, name in rungs.items() if op in operations()}
+        rungs[target] = name
+    known = {target: name for target, name in rungs.items() if split_target(target)[0] in operations()}
     check_operations(job, known)
-    for op, name in known.items():
-        _check_rung(op, name, device)
+    for target, name in known.items():
+        _check_rung(split_target(target)[0], name, device)
     return rungs
 
 

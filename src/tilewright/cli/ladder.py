@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from tilewright.cli._options import MACHINE, parse_threads, verb
 from tilewright.cli._output import say, show
+from tilewright.cli._sizes import HELP as SIZE_HELP
 from tilewright.cli._sizes import sized
 from tilewright.ops.core.ladder import operations
 
@@ -25,7 +26,7 @@ roof: share of what this machine's arithmetic or memory was measured to allow
 x below: rate divided by that of the rung it stands on; x peer: times as fast as the fastest other library
 check: largest error as a share of the allowed one; a rung whose check fails is not timed
 idea: what the rung changes, compared with the one it stands on"""
-SIZES, SHOWN = "Sizes", "What to show or save"  # groups of options
+SIZES, SHOWN, WHOLE = "Sizes", "What to show or save", "A whole job"  # groups of options
 
 
 def _completed(incomplete: str) -> list[str]:
@@ -58,8 +59,7 @@ class Options:
         str | None,
         Option(
             metavar="LIST",
-            help="One problem instead of the models' sizes, as in C=8,O=32,K=3 for conv1d or shape=4x1000 for softmax. "
-            "Sizes that are missing are those of the first problem that is timed. A wrong name prints the names.",
+            help=SIZE_HELP,
             rich_help_panel=SIZES,
         ),
     ] = None
@@ -112,6 +112,23 @@ class Options:
             rich_help_panel=SHOWN,
         ),
     ] = False
+    job: Annotated[
+        Literal["sentiment", "dcgan", "gpt2", "convolve"] | None,
+        Option(help="In place of an operation: the steps of a whole job.", rich_help_panel=WHOLE),
+    ] = None
+    count: Annotated[
+        int | None,
+        Option(
+            "--count",
+            "-n",
+            min=1,
+            metavar="N",
+            help="Records of the job. Slow steps run on fewer.",
+            show_default="by the job and the device",
+            rich_help_panel=WHOLE,
+        ),
+    ] = None
+    quick: Annotated[bool, Option("--quick", help="Fewer records, and shorter rounds.", rich_help_panel=WHOLE)] = False
 
 
 @verb(Options)
@@ -121,10 +138,17 @@ def ladder(options: Options) -> None:
     \b
     tilewright ladder softmax --threads 1
     tilewright ladder matmul --explain --size N=768,K=768
+    tilewright ladder --job sentiment
 
     A ladder is the list of an operation's kernels; each kernel is a rung, and adds one idea to the rung below. The
     sizes are those of the models. A very slow rung is timed on fewer rows. A rung whose result is wrong is not timed.
+    With --job, the ladder is that of a whole job: its steps from a naive program to today's, on the same input.
     """
+    if options.job:
+        from tilewright.cli.job_ladder import job_ladder
+
+        job_ladder(options.job, vars(options))
+        return
     if not options.op:
         _show_operations(options)
         return
@@ -239,6 +263,8 @@ def _check(options: Options) -> None:
     from tilewright.errors import UsageError
 
     op = options.op
+    for name in [name for name in ("count", "quick") if getattr(options, name)]:
+        raise UsageError(f"ladder {op}: --{name} is for a whole job", remedy="name one with --job")
     for name in ("m", "n", "k", "size", "rung", "mine") if op == "all" else ():
         if (value := getattr(options, name)) is not None:
             raise UsageError(f"ladder all: --{name} {value} is for one operation", remedy="name it in place of all")

@@ -122,7 +122,7 @@ class Engine:
             if failed and sequence.shares and not sequence.cached:
                 self.scheduler.retry(sequence)
                 continue
-            sequence.cached = len(sequence.tokens)
+            sequence.cached = len(sequence.tokens) if self.scheduler.caches_keys else 0
             sequence.tokens.append(token)
             if sequence.group.request.params.logprobs is not None:
                 sequence.logprobs.append(found or {})

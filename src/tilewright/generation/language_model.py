@@ -22,6 +22,7 @@ from tilewright.generation.prompts import Prompt, checked_prompts
 from tilewright.generation.rules import failed
 from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.sequences import Block, Generated, Request
+from tilewright.switches import Without, check_switches
 
 BLOCK = 256  # prompts checked at a time
 
@@ -38,12 +39,16 @@ class LanguageModel(ABC):
     """A decoder with weights on one device; see `decoder.Decoder` for what it offers to an engine.
 
     dtype: accuracy class of the products; keys and values are cached in it. device: "cpu" or "cuda". stop_ids: tokens
-    that end a text. Raises UsageError for another device or dtype.
+    that end a text. without: optimisations that are switched off, see `switches`. Raises UsageError for another device
+    or dtype, and for a switch without effect.
     """
 
-    def __init__(self, sizes: Sizes, stop_ids: tuple[int, ...], *, dtype: str, device: str) -> None:
+    def __init__(
+        self, sizes: Sizes, stop_ids: tuple[int, ...], *, dtype: str, device: str, without: Without = frozenset()
+    ) -> None:
         self.sizes, self.stop_ids, self.dtype, self.device = sizes, stop_ids, dtype, device
-        self.backend = backend(device, dtype)
+        self.backend = backend(device, dtype, without)
+        check_switches("generate", self.backend.without, self.backend.name, dtype, parameter="without")
         self.attention = attention_on(self.backend, sizes, dtype)
         self.tokenizer: Tokenizer | None = None
 
@@ -74,7 +79,8 @@ class LanguageModel(ABC):
         for each prompt, which keys its random numbers; without them its index is its name, so that samples, unlike
         greedy tokens, change with the index. seed: of the random numbers, where params have none. max_batch_memory:
         bytes for keys and values; None: 1 GiB on a CPU, most of what is free on a GPU. Raises UsageError with the
-        number of a prompt that cannot be continued, or whose logits are not finite.
+        number, from 0, of a prompt that cannot be continued, or whose logits are not finite: then no later prompt is
+        continued, either.
         """
         params = SamplingParams() if params is None else params
         memory = self.attention.memory if max_batch_memory is None else max_batch_memory
@@ -109,7 +115,7 @@ class LanguageModel(ABC):
 
         for i, found in enumerate(engine.run(requests())):
             if any(one.failed for one in found):
-                raise UsageError(f"prompt {i}: {failed(params)}")
+                raise UsageError(f"prompt {i} (counted from 0): {failed(params)}")
             yield Output(unanswered.popleft().tolist(), [self.completion(one) for one in found])
 
     def engine(self, *, seed: int = 0, memory: int | None = None) -> Engine:

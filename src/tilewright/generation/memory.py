@@ -52,13 +52,15 @@ class Declaring(Protocol):
 
 class Wanted(NamedTuple):
     """What is to be generated. tokens: new ones per sequence. memory: bytes for keys and values on the CPU; on a GPU
-    all that it has. drawn: tokens are drawn by chance. logprobs: how many per token besides the token's own."""
+    all that it has. drawn: tokens are drawn by chance. logprobs: how many per token besides the token's own. cached:
+    decode steps reuse keys and values, else each computes the whole prefix again."""
 
     tokens: int
     dtype: str
     memory: int
     drawn: bool = False
     logprobs: int | None = None
+    cached: bool = True
 
 
 class Declared(NamedTuple):
@@ -90,6 +92,9 @@ def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, 
     joining = -(-PREFILL_ROWS // mean)  # sequences that are admitted in a step, and stay for one step per token
     at_once = min(wanted.memory // each, MAX_SLOTS, shard.count, joining * tokens)
     rows = min(PREFILL_ROWS + shard.longest + at_once, shard.tokens)
+    if not wanted.cached:
+        at_once = min(at_once, max(1, PREFILL_ROWS // limit))
+        rows = at_once * limit
     workspace = rows * config.row_bytes(wanted.dtype) + 4 * at_once * sizes.width
     workspace += min(SEARCHED_BYTES, 4 * sizes.vocabulary * at_once) if config.writes_logits(wanted.dtype) else 0
     workspace += min(shard.count, WINDOW) * (RECORD + TOKEN * (shard.longest + tokens))
@@ -124,6 +129,8 @@ def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | N
         )
     cache_bytes = int(SHARE * max(wanted.memory - CONTEXT - weights, 0)) if allowed is None else allowed
     slots = min(cache_bytes // each, LANES * LANE)
+    if not wanted.cached:
+        slots = min(slots, max(1, LANES * PROMPT_ROWS // length))
     if slots < 1:
         raise ResourceError(
             f"the GPU has {wanted.memory:,} bytes free, the weights take {weights:,}; {SHARE:.0%} of the rest must "
@@ -133,6 +140,7 @@ def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | N
     lane, mean = -(-slots // LANES), prompts.tokens / max(prompts.count, 1)
     steps = -(-prompts.count // lane) * tokens
     rows = min(PROMPT_ROWS + prompts.longest, lane * prompts.longest, prompts.tokens) + lane
+    rows = rows if wanted.cached else lane * limit
     workspace = rows * config.row_bytes(wanted.dtype, "cuda") + 8 * (STEPS + 1) * lane
     workspace += drawing(sizes.vocabulary, lane) if wanted.drawn else 0
     parts = (

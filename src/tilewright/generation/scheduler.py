@@ -25,14 +25,17 @@ MAX_SLOTS = 768  # sequences at once: beyond it the matrix products gain nothing
 class Scheduler:
     """Sequences that wait and that run, and the slots of the caches.
 
-    memory: bytes for keys and values. seed: for requests that have none. length: positions per slot.
+    memory: bytes for keys and values. seed: for requests that have none. length: positions per slot. shares: prompts
+    share prefixes. caches_keys: decode steps reuse keys and values.
     """
 
     most = MAX_SLOTS  # sequences that run at once
+    recomputed = PREFILL_ROWS  # positions of all slots, where each step computes them all again
 
     def __init__(self, model: Decoder, memory: int, seed: int) -> None:
         self.model, self.memory, self.seed = model, memory, seed
-        self.context = model.sizes.context
+        self.context, without = model.sizes.context, model.backend.without
+        self.shares, self.caches_keys = "prefix-sharing" not in without, "kv-cache" not in without
         self.waiting: list[Running] = []
         self.running: list[Running] = []
         self.caches: list[Cache] = []
@@ -63,7 +66,7 @@ class Scheduler:
         """A request becomes n waiting sequences, or is answered by an equal greedy one that is unfinished."""
         ids, params = np.asarray(request.token_ids, np.int64), request.params
         key = ids.tobytes(), self.kind_of(params)
-        if params.greedy and key in self.greedy_groups:
+        if self.shares and params.greedy and key in self.greedy_groups:
             self.greedy_groups[key].numbers.append(number)
             return
         group, tokens = Group(request, [number], key), ids.tolist()
@@ -72,6 +75,7 @@ class Scheduler:
         limit = min(len(tokens) + params.max_tokens, self.context)
         for index in range(params.n):
             sequence = Running(group, index, list(tokens), len(tokens), limit, best=params.needs_best_only)
+            sequence.apart = not self.shares
             if not params.greedy:
                 seed = self.seed if params.seed is None else params.seed
                 sequence.stream = stream(seed, request.id, index)
@@ -125,6 +129,8 @@ class Scheduler:
                 remedy="allow more memory (max_batch_memory, --max-batch-memory on the command line) or fewer tokens "
                 "(max_tokens, --max-tokens)",
             )
+        if not self.caches_keys:
+            most = min(most, max(1, self.recomputed // self.length))
         return min(self.memory // each, most)
 
     def finish(self, sequence: Running) -> Group | None:

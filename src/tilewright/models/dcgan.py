@@ -23,16 +23,18 @@ from tilewright.backends import Backend, backend, footprint
 from tilewright.backends.pixels import to_pixels
 from tilewright.backends.protocol import Array, Arrays, Batches, Network, Operand, Span, unmeasured
 from tilewright.errors import InputError, UsageError, WrongType
-from tilewright.ops.batchnorm import fold
+from tilewright.ops.batchnorm import batchnorm, fold
+from tilewright.ops.conv_transpose2d import Packed, conv_transpose2d
 from tilewright.ops.conv_transpose2d import Problem as Convolution
-from tilewright.ops.conv_transpose2d import conv_transpose2d
 from tilewright.ops.conv_transpose2d import ladder as convolution_ladder
 from tilewright.ops.conv_transpose2d import prepare as prepare_convolution
 from tilewright.ops.conv_transpose2d.arguments import axes
 from tilewright.ops.core.arrays import BFLOAT16, NO_NUMBERS, as_numpy, result_for
-from tilewright.ops.core.ladder import Memory
+from tilewright.ops.core.ladder import Memory, check_layers
+from tilewright.ops.core.layers import layer as layer_of
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
+from tilewright.switches import Without, check_switches
 
 MODEL_TYPE = "dcgan"
 MAX_SIZE = 2**31 - 1  # what kernels count with must not overflow
@@ -150,11 +152,13 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
         """Bytes of the weights."""
-        found = [footprint.matrix(self.z_size, self.size**2 * self.channels, dtype, device)]
-        for (_, _, C), layer in zip(self.shapes(), self.layers, strict=False):
+        with layer_of(matmul=1):
+            found = [footprint.matrix(self.z_size, self.size**2 * self.channels, dtype, device)]
+        for i, ((_, _, C), layer) in enumerate(zip(self.shapes(), self.layers, strict=False), start=1):
             rows, columns = axes((layer.kernel,) * 2, layer.stride, (layer.padding,) * 2)
             problem = Convolution(layer.channels, C, rows, columns, dtype, device)
-            found.append(footprint.weights(convolution_ladder, problem))
+            with layer_of(conv_transpose2d=i):
+                found.append(footprint.weights(convolution_ladder, problem))
         return footprint.total(found)
 
     def gpu_bytes(self, dtype: str, outputs: Sequence[str]) -> int:
@@ -174,6 +178,11 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         shape = self.image_shape
         operands = {"images": Operand(shape), "pixels": Operand(shape, "uint8"), "invalid": Operand((), "uint8")}
         return [operands[name] for name in outputs]
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often a forward pass calls each operation, for rungs that are forced for one layer."""
+        return {"matmul": 1, "conv_transpose2d": len(self.layers)}
 
     @property
     def activations(self) -> tuple[str, ...]:
@@ -205,22 +214,6 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return shapes
 
 
-def noise(seed: int, first: int, count: int, width: int) -> np.ndarray:
-    """float32 (count, width) from N(0, 1) for the images from number `first` on.
-
-    Philox, a counter-based generator, keyed by (seed, number of the image): an image's noise depends on nothing else.
-    seed: from 0 to 2**63 - 1.
-    """
-    rows = np.empty((count, width), np.float32)
-    bits = np.random.Philox(key=(seed, first))
-    state, draw = bits.state, np.random.Generator(bits).standard_normal
-    for i, row in enumerate(rows, start=first):
-        state["state"]["key"][1] = i
-        bits.state = state  # a fresh one's: a third of the time of a fresh one
-        draw(out=row, dtype=np.float32)
-    return rows
-
-
 def check_variances(weights: Mapping[str, np.ndarray], path: str | None = None) -> None:
     """Raises InputError, naming the tensor and the place, for a variance below zero or NaN."""
     for name, array in weights.items():
@@ -230,14 +223,21 @@ def check_variances(weights: Mapping[str, np.ndarray], path: str | None = None) 
                              remedy="use another checkpoint: the file is damaged")  # fmt: skip
 
 
+def _norm(weights: Mapping[str, np.ndarray], i: int) -> list[np.ndarray]:
+    """float32 (C,) each: gamma, beta, mean and variance of batch norm i."""
+    names = ("weight", "bias", "running_mean", "running_var")
+    return [np.asarray(weights[f"norms.{i}.{name}"], np.float32) for name in names]
+
+
 class DCGAN:
     """A generator ready to run on this machine's CPU, or on its GPU.
 
     weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
     read-only. dtype: accuracy class of the products, "float32" or "bfloat16"; on a GPU also "float16" and "tf32".
     device: "cpu", "cuda" or a backend. batch: images that go through the layers together, None for
-    `config.batch_on(device)`; it changes no bits. Raises InputError if a tensor is missing, too many or of another
-    shape, or a variance is negative.
+    `config.batch_on(device)`; it changes no bits. without: optimisations that are switched off: "folding", which may
+    change bits, on a GPU also "pinned", "overlap" and "graphs". Raises InputError if a tensor is missing, too many or
+    of another shape, or a variance is negative; UsageError for another switch.
     """
 
     def __init__(
@@ -248,6 +248,7 @@ class DCGAN:
         dtype: str = "float32",
         device: str | Backend = "cpu",
         batch: int | None = None,
+        without: Without = frozenset(),
     ):
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
@@ -257,17 +258,25 @@ class DCGAN:
                 what = "missing" if found is None else found
                 raise InputError(f"tensor {name} is {what}; the configuration requires {wanted}")
         check_variances(weights)
-        self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
+        check_layers("DCGAN", config.calls)
+        self.config, self.dtype, self.backend = config, dtype, backend(device, dtype, without)
+        check_switches("draw", self.backend.without, self.backend.name, dtype, parameter="without")
+        self.folds = "folding" not in self.backend.without
         self.batch = batch or config.batch_on(self.backend.name)
         self.columns = self.backend.padded(config.z_size)  # of noise; those behind z_size are zero
         array, vector = self.backend.array, self.backend.vector
         (matrix, bias), *kernels = ((array(w), vector(b)) for w, b in self._layers(weights))
-        self.projection = prepare_matrix(matrix, dtype=dtype), bias
-        self.layers = []
+        with layer_of(matmul=1):
+            self.projection = prepare_matrix(matrix, dtype=dtype), bias
+        # of the projection and of all layers but the last: gamma, beta, mean and variance, unless they are folded
+        count = 0 if self.folds else len(config.layers)
+        self.norms = [[vector(array) for array in _norm(weights, i)] for i in range(count)]
+        self.layers: list[tuple[Packed, Array, str | None]] = []
         for layer, (kernel, bias), activation in zip(config.layers, kernels, config.activations, strict=True):
             padding = (layer.padding, layer.padding)
-            prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
-            self.layers.append((prepared, bias, activation))
+            with layer_of(conv_transpose2d=len(self.layers) + 1):
+                prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
+            self.layers.append((prepared, bias, activation if self.folds or activation == "tanh" else None))
         even, odd = config.between
         self.work = self.backend.workspace(even=self.batch * even, odd=self.batch * odd)
         self.batches: dict[tuple[str, ...], Batches] = {}
@@ -292,9 +301,18 @@ class DCGAN:
         if images is None:
             images = self.work.take("images", n, math.prod(shapes[-1])).reshape((n, *shapes[-1]))
         matrix, bias = self.projection
-        x = matmul(z, matrix, bias=bias, activation="relu", out=outs[0].reshape((n, matrix.N)))
-        for (kernel, bias, activation), shape, out in zip(self.layers, shapes, [*outs[1:], images], strict=False):
-            x = conv_transpose2d(x.reshape((n, *shape)), kernel, bias=bias, activation=activation, out=out)
+        with layer_of(matmul=1):
+            x = matmul(
+                z, matrix, bias=bias, activation="relu" if self.folds else None, out=outs[0].reshape((n, matrix.N))
+            )
+        for i, ((kernel, bias, activation), shape) in enumerate(zip(self.layers, shapes, strict=False)):
+            if not self.folds:
+                x = x.reshape((-1, shape[-1]))
+                batchnorm(x, *self.norms[i], eps=self.config.batch_norm_eps, activation="relu", out=x)
+            with layer_of(conv_transpose2d=i + 1):
+                x = conv_transpose2d(
+                    x.reshape((n, *shape)), kernel, bias=bias, activation=activation, out=[*outs[1:], images][i]
+                )
         if invalid is not None:
             to_pixels(images, pixels, invalid)
 
@@ -314,7 +332,8 @@ class DCGAN:
         return self.batches[outputs]
 
     def _layers(self, weights: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(weights, bias) of the projection and of each layer, norms folded in; one after the other, for memory."""
+        """(weights, bias) of the projection and of each layer, norms folded in unless that is switched off; one after
+        the other, for memory."""
         matrix, bias = self._folded(weights, "proj", 0, axis=1)
         more = self.columns - len(matrix)
         yield np.pad(matrix, ((0, more), (0, 0))) if more else matrix, bias
@@ -355,11 +374,9 @@ class DCGAN:
         matrix = np.asarray(weights[f"{name}.weight"], np.float32)
         columns = matrix.shape[axis]
         bias = np.array(weights[f"{name}.bias"], np.float32) if self.config.bias else np.zeros(columns, np.float32)
-        if norm == len(self.config.layers):
+        if norm == len(self.config.layers) or not self.folds:
             return matrix, bias
-        names = ("weight", "bias", "running_mean", "running_var")
-        vectors = [np.asarray(weights[f"norms.{norm}.{vector}"], np.float32) for vector in names]
-        tiled = [np.tile(vector, columns // len(vector)) for vector in vectors]  # the projection makes many pixels
+        tiled = [np.tile(vector, columns // len(vector)) for vector in _norm(weights, norm)]  # of many pixels
         with np.errstate(over="ignore"):
             folded = fold(matrix, bias, *tiled, eps=self.config.batch_norm_eps, axis=axis)
         if not all(np.isfinite(array).all() for array in folded):

@@ -21,7 +21,9 @@ from tilewright.errors import InputError
 from tilewright.generation.decoder import Batch, Sizes
 from tilewright.generation.language_model import LanguageModel
 from tilewright.generation.memory import Prompts
-from tilewright.ops.core.ladder import Memory
+from tilewright.models.activations import ACTIVATIONS
+from tilewright.ops.core.ladder import Memory, check_layers
+from tilewright.ops.core.layers import layer as layer_of
 from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import Problem as Product
@@ -31,17 +33,11 @@ from tilewright.ops.matmul_argmax import Problem as Search
 from tilewright.ops.matmul_argmax import ladder as argmax_ladder
 from tilewright.ops.matmul_argmax import matmul_argmax
 from tilewright.ops.matmul_argmax import prepare as prepare_argmax
+from tilewright.switches import Without
 
 MODEL_TYPE = "gpt2"
 MAX_SIZE = 2**31
 MAX_LAYERS = 4096  # names of tensors are made from it before a file is read
-ACTIVATIONS = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-    "tanh": "tanh",
-}
 PREFIX = "transformer."
 TIES = (
     ("lm_head.weight", "wte.weight"),
@@ -122,19 +118,36 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of the weights on a device, without the embedding's table, which the CPU maps."""
         C, V, W = self.n_embd, self.vocab_size, self.width
         vectors = self.n_layer * (4 * C + 3 * C + 2 * C + W) + 2 * C + self.n_positions * C
-        layer = [footprint.matrix(*sizes, dtype, device) for sizes in ((C, 3 * C), (C, C), (C, W), (W, C))]
-        head, problem = footprint.matrix(C, V, dtype, device), self.search(dtype, device)
-        screen = footprint.weights(argmax_ladder, problem)
-        return footprint.total([Memory(4 * vectors), *self.n_layer * layer, head, screen])
+        layers = []
+        for i, sizes in enumerate(self.n_layer * ((C, 3 * C), (C, C), (C, W), (W, C)), start=1):
+            with layer_of(matmul=i):
+                layers.append(footprint.matrix(*sizes, dtype, device))
+        with self.head:
+            head, problem = footprint.matrix(C, V, dtype, device), self.search(dtype, device)
+            screen = footprint.weights(argmax_ladder, problem)
+        return footprint.total([Memory(4 * vectors), *layers, head, screen])
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often a forward pass calls each operation, for rungs that are forced for one layer."""
+        L = self.n_layer
+        return {"embedding": 1, "layernorm": 2 * L + 1, "attention": L, "matmul": 4 * L + 1}
+
+    @property
+    def head(self) -> layer_of:
+        """The output matrix is the last layer of matmul, also where matmul_argmax searches its products."""
+        return layer_of(matmul=4 * self.n_layer + 1)
 
     def search(self, dtype: str, device: str = "cpu") -> Search:
         """The problem of finding the largest logit."""
-        layout = footprint.chosen(matmul_ladder, Product(self.vocab_size, self.n_embd, dtype, device)).name
+        with self.head:
+            layout = footprint.chosen(matmul_ladder, Product(self.vocab_size, self.n_embd, dtype, device)).name
         return Search(self.vocab_size, self.n_embd, dtype, layout, device)
 
     def writes_logits(self, dtype: str) -> bool:
         """True if the CPU writes all logits before it searches the largest one."""
-        return footprint.chosen(argmax_ladder, self.search(dtype)).name == "cpu.logits"
+        with self.head:
+            return footprint.chosen(argmax_ladder, self.search(dtype)).name == "cpu.logits"
 
     def row_bytes(self, dtype: str, device: str = "cpu") -> int:
         """Bytes of a row of a pass: x, its norm, queries, keys and values, attention's result, the layer between.
@@ -148,10 +161,13 @@ class GPT2Config(msgspec.Struct, frozen=True, kw_only=True):
         itemsize = footprint.element_bytes(dtype)
         return 4 * C + itemsize * (6 * C + W) + footprint.limbs(max(W, C), dtype)
 
-    def flops(self, prompts: Prompts, tokens: int) -> float:
+    def flops(self, prompts: Prompts, tokens: int, *, cached: bool = True) -> float:
         """Operations of prompts that get `tokens` new ones each: every position through every layer, the output matrix
-        for the new tokens alone."""
+        for the new tokens alone. Where nothing is cached, each new token takes all positions before it again."""
         C, n = self.n_embd, prompts.count
+        if not cached:
+            each = [Prompts(n, prompts.tokens + n * done, prompts.longest) for done in range(tokens)]
+            return sum(self.flops(longer, 1) for longer in each)
         positions = prompts.tokens + n * (tokens - 1)
         keys = positions * (positions / max(1, n) + 1) / 2  # that queries attend to, were all prompts of one length
         layers = self.n_layer * (positions * (8 * C * C + 4 * C * self.width) + 4 * C * keys)
@@ -171,13 +187,15 @@ class Layer:
         def vector(name: str):
             return backend.vector(weights[f"h.{i}.{name}"])
 
-        def matrix(name: str):
-            return prepare(backend.array(weights[f"h.{i}.{name}.weight"]), dtype=dtype), vector(f"{name}.bias")
+        def matrix(name: str, number: int):
+            with layer_of(matmul=4 * i + number):
+                packed = prepare(backend.array(weights[f"h.{i}.{name}.weight"]), dtype=dtype)
+            return packed, vector(f"{name}.bias")
 
         self.norm_1 = vector("ln_1.weight"), vector("ln_1.bias")
         self.norm_2 = vector("ln_2.weight"), vector("ln_2.bias")
-        self.attn, self.attn_out = matrix("attn.c_attn"), matrix("attn.c_proj")
-        self.mlp, self.mlp_out = matrix("mlp.c_fc"), matrix("mlp.c_proj")
+        self.attn, self.attn_out = matrix("attn.c_attn", 1), matrix("attn.c_proj", 2)
+        self.mlp, self.mlp_out = matrix("mlp.c_fc", 3), matrix("mlp.c_proj", 4)
 
 
 class GPT2(LanguageModel):
@@ -185,12 +203,20 @@ class GPT2(LanguageModel):
 
     weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
     read-only. dtype: accuracy class of the products, "float32" or "bfloat16", on a GPU "float16" too; keys and values
-    are cached in it. device: "cpu" or "cuda", where the weights are copied once. Raises InputError if a tensor is
-    missing, too many or of another shape, UsageError for another device or dtype.
+    are cached in it. device: "cpu" or "cuda", where the weights are copied once. without: optimisations that are
+    switched off: "kv-cache", "prefix-sharing", on a GPU "pinned", "overlap" and "graphs" too; none changes bits.
+    Raises InputError if a tensor is missing, too many or of another shape, UsageError for another device, dtype or
+    switch.
     """
 
     def __init__(
-        self, config: GPT2Config, weights: Mapping[str, np.ndarray], *, dtype: str = "float32", device: str = "cpu"
+        self,
+        config: GPT2Config,
+        weights: Mapping[str, np.ndarray],
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        without: Without = frozenset(),
     ):
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
@@ -198,13 +224,15 @@ class GPT2(LanguageModel):
             if found != shapes.get(name):
                 wanted = shapes.get(name, "no such tensor")
                 raise InputError(f"tensor {name} is {found or 'missing'}; the configuration requires {wanted}")
-        super().__init__(config.sizes, config.stop_ids, dtype=dtype, device=device)
+        check_layers("GPT-2", config.calls)
+        super().__init__(config.sizes, config.stop_ids, dtype=dtype, device=device, without=without)
         self.config, backend = config, self.backend
         self.wte, self.wpe = backend.array(weights["wte.weight"]), backend.vector(weights["wpe.weight"])
         self.layers = [Layer(weights, i, dtype, backend) for i in range(config.n_layer)]
         self.norm = backend.vector(weights["ln_f.weight"]), backend.vector(weights["ln_f.bias"])
-        self.head = prepare(self.wte.T, dtype=dtype)
-        self.best_head = prepare_argmax(self.wte.T, dtype=dtype, weights=self.head)
+        with config.head:
+            self.head = prepare(self.wte.T, dtype=dtype)
+            self.best_head = prepare_argmax(self.wte.T, dtype=dtype, weights=self.head)
         self.activation = ACTIVATIONS[config.activation_function]
 
     def __repr__(self) -> str:
@@ -217,23 +245,30 @@ class GPT2(LanguageModel):
     def forward(self, batch: Batch, work: Workspace) -> Array:
         """Hidden states (n, C) of the last row of each of n sequences, after the last norm; float32 on a CPU."""
         out = work.take("x", len(batch.ids), self.config.n_embd)
-        x = embedding(batch.ids, self.wte, positions=batch.positions, position_table=self.wpe, out=out)
+        with layer_of(embedding=1):
+            x = embedding(batch.ids, self.wte, positions=batch.positions, position_table=self.wpe, out=out)
         for i in range(len(self.layers)):
             x = self._layer(i, x, batch, work)
-        return self._normed(x, self.norm, batch.output(work, *x.shape))
+        with layer_of(layernorm=2 * len(self.layers) + 1):
+            return self._normed(x, self.norm, batch.output(work, *x.shape))
 
     def _layer(self, i: int, x: Array, batch: Batch, work: Workspace) -> Array:
         """x (R, C) after layer i; after the last layer, only the last row of each sequence."""
         layer, dtype, (R, C) = self.layers[i], self.dtype, x.shape
-        h = self._normed(x, layer.norm_1, work.take("h", R, C, dtype))
-        qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C, dtype))
+        with layer_of(layernorm=2 * i + 1, matmul=4 * i + 1):
+            h = self._normed(x, layer.norm_1, work.take("h", R, C, dtype))
+            qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C, dtype))
         q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
-        x, y = batch.attend(i, x, q, k, v, self.scale(i), work)
-        matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
-        h = self._normed(x, layer.norm_2, work.take("h", len(x), C, dtype))
+        with layer_of(attention=i + 1):
+            x, y = batch.attend(i, x, q, k, v, self.scale(i), work)
+        with layer_of(matmul=4 * i + 2, layernorm=2 * i + 2):
+            matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
+            h = self._normed(x, layer.norm_2, work.take("h", len(x), C, dtype))
         u = work.take("u", len(x), self.config.width, dtype)
-        matmul(h, layer.mlp[0], bias=layer.mlp[1], activation=self.activation, out=u)
-        return matmul(u, layer.mlp_out[0], bias=layer.mlp_out[1], residual=x, out=x)
+        with layer_of(matmul=4 * i + 3):
+            matmul(h, layer.mlp[0], bias=layer.mlp[1], activation=self.activation, out=u)
+        with layer_of(matmul=4 * i + 4):
+            return matmul(u, layer.mlp_out[0], bias=layer.mlp_out[1], residual=x, out=x)
 
     def _normed(self, x: Array, norm: tuple[Array, Array], out: Array | None) -> Array:
         return layernorm(x, *norm, eps=self.config.layer_norm_epsilon, out=out)
@@ -246,8 +281,10 @@ class GPT2(LanguageModel):
 
     def logits(self, hidden: Array, out: Array | None = None) -> Array:
         """float32 (n, vocab_size), of `hidden` (n, C)."""
-        return matmul(hidden, self.head, out=out)
+        with self.config.head:
+            return matmul(hidden, self.head, out=out)
 
     def best(self, hidden: Array, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
         """(token int64 (n,), logit float32 (n,)) of the largest logit of each row; of equal ones the lowest id."""
-        return matmul_argmax(hidden, self.best_head, out=out)
+        with self.config.head:
+            return matmul_argmax(hidden, self.best_head, out=out)

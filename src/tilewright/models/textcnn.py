@@ -10,7 +10,6 @@ padding mask: a sentence always has `sequence_length` ids, and where padding fil
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypedDict, cast
 
 import msgspec
 import numpy as np
@@ -22,8 +21,10 @@ from tilewright.backends.token_lookup import token_lookup
 from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
 from tilewright.formats.tokenizer import Tokenizer
+from tilewright.models.answers import Answer, softmax_answer
 from tilewright.ops.core.arrays import as_numpy
-from tilewright.ops.core.ladder import Memory
+from tilewright.ops.core.ladder import Memory, check_layers, forced, preferring
+from tilewright.ops.core.layers import layer as layer_of
 from tilewright.ops.embedding import checked_ids
 from tilewright.ops.embedding_conv1d import Problem as Convolutions
 from tilewright.ops.embedding_conv1d import embedding_conv1d
@@ -32,6 +33,7 @@ from tilewright.ops.embedding_conv1d import prepare as prepare_convolutions
 from tilewright.ops.embedding_conv1d.memory import LINE, row_width
 from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
+from tilewright.switches import Without, check_switches, rungs_without
 
 # Sentences of a batch. On the CPU 1,024 are 16 MiB of features, and fill every block of a matmul. On an H200 in float32
 # 128 take 153 us, 1,024 take 188 and 8,192 take 1,480.
@@ -88,6 +90,11 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return shapes
 
     @property
+    def shortest(self) -> int:
+        """Tokens of a sentence at least."""
+        return self.sequence_length
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Elements of a sentence after the convolutions and after each linear layer."""
         return self.num_filters * len(self.kernel_sizes), *self.hidden_sizes, self.num_labels
@@ -99,9 +106,13 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
         """Bytes of the filters and the linear layers. entry: of an entry of the token table, 0 if there is none; on a
         GPU an entry has a token's rows for all taps."""
-        linears = [footprint.matrix(K, N, dtype, device) for K, N in pairwise(self.widths)]
+        linears = []
+        for i, (K, N) in enumerate(pairwise(self.widths), start=1):
+            with layer_of(matmul=i):
+                linears.append(footprint.matrix(K, N, dtype, device))
         if device == "cpu":
-            filters = footprint.weights(convolutions_ladder, self.convolutions(dtype))
+            with layer_of(embedding_conv1d=1):
+                filters = footprint.weights(convolutions_ladder, self.convolutions(dtype))
         else:  # as the ladder's rungs for a GPU say, which cannot be asked where there is none
             C, taps, width = self.hidden_size, sum(self.kernel_sizes), row_width(self.num_filters, dtype, cut=True)
             own = footprint.matrix(C, taps * self.num_filters, dtype, device)
@@ -119,6 +130,12 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return max(layers) + 2 * 4 * self.sequence_length
 
     @property
+    def calls(self) -> dict[str, int]:
+        """How often a forward pass calls each operation, for rungs that are forced for one layer. A branch is a call of
+        conv1d, where embedding_conv1d runs on it."""
+        return {"embedding_conv1d": 1, "conv1d": len(self.kernel_sizes), "matmul": len(self.hidden_sizes) + 1}
+
+    @property
     def operands(self) -> tuple[list[Operand], list[Operand]]:
         """(inputs, outputs) of a sentence: its ids; its logits, and its smallest slot of the token table."""
         return [Operand((self.sequence_length,), "int32")], [Operand((self.num_labels,)), Operand((), "int32")]
@@ -133,13 +150,9 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         """The name of class i."""
         return self.id2label.get(i, f"LABEL_{i}")
 
-
-class Answer(TypedDict):
-    """label: the name of the likeliest class. score: the softmax of its logit. logits: (num_labels,)."""
-
-    label: str
-    score: float
-    logits: list[float]
+    def encoder(self, tokenizer: Tokenizer | None) -> SentenceEncoder | None:
+        """From text to ids; None without a tokenizer. Raises InputError where the two do not fit."""
+        return encoder_for(tokenizer, self)
 
 
 class TextCNN:
@@ -148,8 +161,10 @@ class TextCNN:
     weights: float32 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and read-only.
     dtype: accuracy class of the products, "float32" or "bfloat16", on a GPU "float16", too. device: "cpu", "cuda" or a
     backend. table_memory: bytes that the token table may occupy; None: no limit, on a GPU what it has free but for a
-    reserve. Raises InputError if a tensor is missing, too many or of another shape, UsageError for a table_memory that
-    is no number of bytes, ResourceError where memory does not suffice.
+    reserve. without: optimisations that are switched off: "token-table", which may change bits, on a GPU also "pinned",
+    "overlap" and "graphs". Raises InputError if a tensor is missing, too many or of another shape, UsageError for a
+    table_memory that is no number of bytes or has no table, and for another switch, ResourceError where memory does
+    not suffice.
     """
 
     def __init__(
@@ -160,6 +175,7 @@ class TextCNN:
         dtype: str = "float32",
         device: str | Backend = "cpu",
         table_memory: int | None = None,
+        without: Without = frozenset(),
     ):
         is_integer = isinstance(table_memory, INTEGERS)
         if table_memory is not None and (not is_integer or table_memory < 0):
@@ -173,25 +189,33 @@ class TextCNN:
                 raise InputError(
                     f"tensor {name} is {'missing' if found is None else found}; the configuration requires {wanted}"
                 )
-        self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
+        check_layers("TextCNN", config.calls)
+        self.config, self.dtype, self.backend = config, dtype, backend(device, dtype, without)
+        without, place = self.backend.without, self.backend.name
+        check_switches("classify", without, place, dtype, parameter="without")
+        self.rungs = rungs_without(without, place, forced() if without else {})
+        if self.rungs and table_memory is not None:
+            raise UsageError(
+                f"table_memory is {table_memory}, and the token table is switched off: give one of the two"
+            )
         self.tokenizer: Tokenizer | None = None
         array, vector, branches = self.backend.array, self.backend.vector, range(len(config.kernel_sizes))
-        with self.backend.enough_memory("the GPU's memory does not hold the weights", "run on the CPU"):
-            self.convolutions = prepare_convolutions(
-                array(weights["embedding.weight"]),
-                [array(weights[f"convs.{i}.weight"]) for i in branches],
-                [array(weights[f"convs.{i}.bias"]) for i in branches],
-                length=config.sequence_length,
-                dtype=dtype,
-                memory=table_memory,
-            )
-            self.linears = [
-                (
-                    prepare_matrix(array(weights[f"linears.{i}.weight"]).T, dtype=dtype),
-                    vector(weights[f"linears.{i}.bias"]),
+        lack = "the GPU's memory does not hold the weights"
+        with self.backend.enough_memory(lack, "run on the CPU"), preferring(**self.rungs):
+            with layer_of(embedding_conv1d=1):
+                self.convolutions = prepare_convolutions(
+                    array(weights["embedding.weight"]),
+                    [array(weights[f"convs.{i}.weight"]) for i in branches],
+                    [array(weights[f"convs.{i}.bias"]) for i in branches],
+                    length=config.sequence_length,
+                    dtype=dtype,
+                    memory=table_memory,
                 )
-                for i in range(len(config.hidden_sizes) + 1)
-            ]
+            self.linears = []
+            for i in range(len(config.hidden_sizes) + 1):
+                with layer_of(matmul=i + 1):
+                    matrix = prepare_matrix(array(weights[f"linears.{i}.weight"]).T, dtype=dtype)
+                self.linears.append((matrix, vector(weights[f"linears.{i}.bias"])))
         self.tokens, sizes = token_lookup(self.convolutions), SIZES[self.backend.name]
         own = weakref.proxy(self)  # which holds the batches and is freed with them
         what = f"the GPU's memory does not hold a batch of {sizes[0]} sentences beside the weights"
@@ -212,11 +236,13 @@ class TextCNN:
         """A batch of token ids int32 (n, sequence_length) -> logits (n, num_labels). lowest (n,): see `TokenLookup`."""
         n, features = len(ids), len(self.config.kernel_sizes) * self.config.num_filters
         x = self._between(n, features)
-        embedding_conv1d(self.tokens.located(ids, lowest), self.convolutions, out=x)
-        for weight, bias in self.linears[:-1]:
-            x = matmul(x, weight, bias=bias, activation="relu", out=self._between(n, weight.N))
-        weight, bias = self.linears[-1]
-        matmul(x, weight, bias=bias, out=logits)
+        with preferring(**self.rungs), layer_of(embedding_conv1d=1):
+            embedding_conv1d(self.tokens.located(ids, lowest), self.convolutions, out=x)
+        for i, (weight, bias) in enumerate(self.linears, start=1):
+            last = i == len(self.linears)
+            out = logits if last else self._between(n, weight.N)
+            with layer_of(matmul=i):
+                x = matmul(x, weight, bias=bias, activation=None if last else "relu", out=out)
 
     def _between(self, *shape: int) -> Array:
         return self.backend.empty(shape, self.backend.between)
@@ -252,10 +278,10 @@ class TextCNN:
             raise WrongType("sentences is one text; a list of sentences is wanted")
         if not np.iterable(sentences):
             raise WrongType(f"sentences is {sentences!r}; a list of sentences is wanted")
-        encoder = encoder_for(self.tokenizer, self.config)
+        encoder = self.config.encoder(self.tokenizer)
         contents = [self._content(number, sentence, encoder) for number, sentence in enumerate(sentences)]
         ids = encoder.rows(contents) if encoder else np.array(contents, np.int32)
-        return [cast(Answer, self.answer(row)) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
+        return [self.answer(row) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
 
     def _content(self, number: int, sentence, encoder: SentenceEncoder | None) -> Content:
         """What counts of a sentence's text, or its ids, each an integer of the vocabulary."""
@@ -274,7 +300,8 @@ class TextCNN:
         except TypeError as error:
             raise WrongType(f"sentence {number} is {sentence!r}; {wanted} is wanted") from error
         except InputError as error:
-            raise UsageError(f"sentence {number} {error.message}") from error
+            what = f"sentence {number} (counted from 0) {error.message}"
+            raise UsageError(what, remedy="leave it out or mend it: no sentence was classified") from error
         if len(filled) != L:
             raise UsageError(f"sentence {number} has {len(filled)} token ids; the model takes {L}")
         for position, token in enumerate(row):
@@ -284,8 +311,6 @@ class TextCNN:
                 )
         return [int(token) for token in row]
 
-    def answer(self, logits: np.ndarray) -> dict[str, Any]:
+    def answer(self, logits: np.ndarray) -> Answer:
         """One sentence's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
-        odds = np.exp(logits.astype(np.float64) - logits.max())
-        best = int(np.argmax(logits))
-        return {"label": self.config.label(best), "score": float(odds[best] / odds.sum()), "logits": logits.tolist()}
+        return softmax_answer(logits, self.config.label)

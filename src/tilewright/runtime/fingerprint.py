@@ -12,6 +12,7 @@ from tilewright.ops.core.launch import asked_threads, threads
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.settings import Settings
+from tilewright.switches import changing_bits, rungs_without
 
 EXACT = ("amx-bf16", "avx512bf16")  # features of a CPU by which a kernel rounds in another way
 
@@ -29,7 +30,8 @@ def in_force(settings: Settings) -> Iterator[None]:
 
 
 def as_called(settings: Settings) -> Settings:
-    """The settings with the device of "auto", and with the rungs and threads of the caller's `with` blocks.
+    """The settings with the device of "auto", the rungs and threads of the caller's `with` blocks, and the rungs of the
+    switches.
 
     Raises what `in_force` and `place_for` do, and UsageError for a batch of fewer than 1 record.
     """
@@ -37,7 +39,9 @@ def as_called(settings: Settings) -> Settings:
         raise UsageError(f"batch_size is {settings.batch_size}; it must be at least 1")
     device = place_for(settings.device, settings.dtype or "float32")
     with in_force(settings):
-        return replace(settings, device=device, rungs=forced(), threads=asked_threads())
+        rungs = forced()
+        rungs |= rungs_without(settings.without, device, rungs)
+        return replace(settings, device=device, rungs=rungs, threads=asked_threads())
 
 
 def fingerprint(verb: str, settings: Settings, dtype: str) -> dict[str, Value]:
@@ -45,6 +49,8 @@ def fingerprint(verb: str, settings: Settings, dtype: str) -> dict[str, Value]:
     class."""
     fields: dict[str, Value] = {"verb": verb, "version": own_version(), "dtype": dtype}
     fields["device"] = device_class(settings.device)
+    if changed := changing_bits(settings.without):
+        fields["without"] = [*changed]
     return fields | {f"rung.{op}": name for op, name in sorted(settings.rungs.items())}
 
 

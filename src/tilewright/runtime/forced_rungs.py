@@ -1,7 +1,8 @@
 """Finds forced rungs that a job never uses: it refuses them before the work or names them at the end. None is ignored.
 
-A job runs the operations of its model, and those that their rungs call. Its settings may leave some of them idle: the
-verb's task says which, and what runs instead.
+A job runs the operations of its model, and the operations that their rungs call. With some settings an operation does
+not run: the verb's task names it, and the operation that runs instead. A rung may be forced for an operation, or for
+one layer of the model ("matmul@2"), see `ops.core.layers`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import NamedTuple
 
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import Ladder, Rung
+from tilewright.ops.core.layers import split_target, wrong_layers
 
 OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `calls` names those beneath them
-    "classify": ("embedding_conv1d", "matmul"),
+    "classify": ("embedding_conv1d", "matmul", "embedding", "layernorm", "attention"),
     "generate": ("embedding", "layernorm", "attention", "matmul", "matmul_argmax", "sample"),
-    "draw": ("matmul", "conv_transpose2d"),
+    "draw": ("matmul", "conv_transpose2d", "batchnorm"),
     "convolve": ("conv3d", "correlate"),
 }
 
@@ -34,47 +36,74 @@ def check_operations(verb: str, rungs: Mapping[str, str]) -> None:
     """Raises UsageError for a rung of an operation that the verb does not run with any settings."""
     everywhere = {op: tuple(_ladder(op).rungs.values()) for op in OPERATIONS[verb]}
     runs = [*OPERATIONS[verb], *_beneath(everywhere)]
-    for op, name in rungs.items():
-        if op not in runs:
+    for target, name in rungs.items():
+        if split_target(target)[0] not in runs:
             rule = f"it has no effect: {verb} runs {', '.join(dict.fromkeys(runs))}"
-            raise _refusal(op, name, rule, "leave it out, or force a rung of one of these")
+            raise _refusal(target, name, rule, "leave it out, or force a rung of one of these")
 
 
-def check_rungs(verb: str, rungs: Mapping[str, str], device: str, idle: Mapping[str, Idle] | None = None) -> None:
-    """Raises UsageError for a rung of an operation that a job with these settings does not run.
+def check_rungs(
+    verb: str,
+    rungs: Mapping[str, str],
+    device: str,
+    idle: Mapping[str, Idle] | None = None,
+    calls: Mapping[str, int] | None = None,
+) -> None:
+    """Raises UsageError for a rung of an operation, or of a layer, that a job with these settings does not run.
 
-    device: "cpu" or "cuda". idle: operations of the verb that its settings leave idle.
+    device: "cpu" or "cuda". idle: operations of the verb that its settings leave idle. calls: how often the verb's
+    model calls operations in a forward pass; without it no rung can be forced for one layer.
     """
     check_operations(verb, rungs)
-    idle = idle or {}
-    running = {op: _candidates(op, rungs.get(op), device) for op in OPERATIONS[verb] if op not in idle}
+    idle, calls = idle or {}, calls or {}
+    for target, what in wrong_layers(rungs, calls):
+        op = split_target(target)[0]
+        remedy = f"choose a layer from {op}@1 to {op}@{calls[op]}" if op in calls else f"write {op}={rungs[target]}"
+        raise _refusal(target, rungs[target], f"{verb} has no such layer: {what}", remedy)
+    running = {op: _candidates(op, rungs, device, calls.get(op, 0)) for op in OPERATIONS[verb] if op not in idle}
     beneath = set(_beneath(running))
-    for op, name in rungs.items():
+    for target, name in rungs.items():
+        op = split_target(target)[0]
         if op in running or op in beneath:
+            if target == op and op not in beneath and len(_of_layers(op, rungs)) == calls.get(op):
+                rule = f"it has no effect: each layer of {op} has a rung of its own"
+                raise _refusal(target, name, rule, "leave it out")
             continue
         if op in idle:
             when, instead, remedy = idle[op]
-            raise _refusal(op, name, f"it has no effect {when}: {verb} runs {instead} instead", remedy)
-        callers = _callers(verb, op)
-        here = [f"{above}={rung.name}" for above, rung in callers if _runs_on(rung, device)]
-        named = " or ".join(here or [f"{above}={rung.name}" for above, rung in callers])
-        rule = f"it has no effect: {verb} runs {op} only beneath {named}"
-        also = (
-            f"give --rung {here[0]}, too, or leave it out" if here else f"leave it out: none of them runs on {device}"
-        )
-        raise _refusal(op, name, rule, also)
+            raise _refusal(target, name, f"it has no effect {when}: {verb} runs {instead} instead", remedy)
+        raise _refusal(target, name, *_only_beneath(verb, op, device))
+
+
+def _only_beneath(verb: str, op: str, device: str) -> tuple[str, str]:
+    """(rule, remedy) where the job's rungs do not call `op`, which others would."""
+    callers = _callers(verb, op)
+    here = [f"{above}={rung.name}" for above, rung in callers if _runs_on(rung, device)]
+    named = " or ".join(here or [f"{above}={rung.name}" for above, rung in callers])
+    rule = f"it has no effect: {verb} runs {op} only beneath {named}"
+    also = f"give --rung {here[0]}, too, or leave it out" if here else f"leave it out: none of them runs on {device}"
+    return rule, also
 
 
 def _ladder(op: str) -> Ladder:
     return import_module(f"tilewright.ops.{op}.ladder").ladder
 
 
-def _candidates(op: str, forced: str | None, device: str) -> tuple[Rung, ...]:
-    """The rungs that may run on the device: the forced one, or else the chosen ones."""
-    rungs = _ladder(op).rungs
-    if forced is not None:
-        return (rungs[forced],)
-    return tuple(rung for rung in rungs.values() if rung.chosen and _runs_on(rung, device))
+def _candidates(op: str, forced: Mapping[str, str], device: str, layers: int) -> tuple[Rung, ...]:
+    """The rungs that may run on the device: those that are forced for layers, and for the other layers the forced one,
+    or else the chosen ones. layers: how many there are; 0: they are not numbered."""
+    rungs, own = _ladder(op).rungs, _of_layers(op, forced)
+    named = tuple(rungs[name] for name in dict.fromkeys(own))
+    if own and len(own) == layers:
+        return named
+    if op in forced:
+        return (*named, rungs[forced[op]])
+    return (*named, *(rung for rung in rungs.values() if rung.chosen and _runs_on(rung, device)))
+
+
+def _of_layers(op: str, forced: Mapping[str, str]) -> list[str]:
+    """The rungs that are forced for layers of `op`, one per layer."""
+    return [name for target, name in forced.items() if target != op and split_target(target)[0] == op]
 
 
 def _callers(verb: str, op: str) -> list[tuple[str, Rung]]:
@@ -93,5 +122,5 @@ def _beneath(running: Mapping[str, Collection[Rung]]) -> Iterator[str]:
             yield from rung.calls
 
 
-def _refusal(op: str, name: str, rule: str, remedy: str) -> UsageError:
-    return UsageError(parameter="--rung", value=f"{op}={name}", rule=rule, remedy=remedy)
+def _refusal(target: str, name: str, rule: str, remedy: str) -> UsageError:
+    return UsageError(parameter="--rung", value=f"{target}={name}", rule=rule, remedy=remedy)

@@ -75,15 +75,16 @@ def small_lanes(monkeypatch):
     for name in ("checked_spans", "append", "attend", "append_and_attend"):
         monkeypatch.setattr(attention, name, getattr(stand_ins, name))
     monkeypatch.setattr(drawing, "draw", stand_ins.draw)
-    monkeypatch.setattr(language_model, "backend", lambda device, dtype: cuda.Cuda(dtype, "cpu"))
+    monkeypatch.setattr(language_model, "backend", lambda device, dtype, without: cuda.Cuda(dtype, "cpu", without))
     yield
     torch.set_num_threads(threads)
 
 
-def on_gpu(dtype="float32", seed=0, weights=None, **sizes) -> GPT2:
+def on_gpu(dtype="float32", seed=0, weights=None, without=frozenset(), **sizes) -> GPT2:
     """The same model as `tiny`, there."""
     config = GPT2Config(**{**TINY, **sizes})
-    return GPT2(config, random_weights(config, seed) if weights is None else weights, dtype=dtype, device="cuda")
+    weights = random_weights(config, seed) if weights is None else weights
+    return GPT2(config, weights, dtype=dtype, device="cuda", without=without)
 
 
 def answers(model, requests, *, slots: int = 800, seed: int = 0) -> list[list]:
@@ -114,6 +115,12 @@ def test_a_record_is_the_same_in_every_company(dtype, kinds, rng):
         chosen = [requests[i] for i in rng.permutation(count)[:size]]
         for request, found in zip(chosen, answers(model, chosen, slots=slots), strict=True):
             assert repr(found) == alone[request.id], (size, slots, request)
+
+
+@pytest.mark.parametrize("name", ["kv-cache", "prefix-sharing", "overlap", *(["pinned", "graphs"] if ON_GPU else [])])
+def test_a_switch_keeps_the_bits(name, rng):
+    requests = company(rng, 60)
+    assert repr(answers(on_gpu(without={name}), requests)) == repr(answers(on_gpu(), requests))
 
 
 def test_the_answers_are_the_cpus(rng):

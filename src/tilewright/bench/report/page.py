@@ -8,6 +8,7 @@ from pathlib import Path
 from tilewright.bench.report.pages import METHOD, READING, SWEPT, jobs, without
 from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.shown import by_machine
+from tilewright.bench.report.side_by_side import side_table
 from tilewright.bench.report.svg import page_rules
 from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
 from tilewright.bench.report.tables import (
@@ -50,7 +51,12 @@ def page(
 ) -> str:
     """The page as HTML text; the same rows give the same bytes. drawings: of `figures.of_results` and
     `sweeps.of_sweeps`. swept: the rows of sweeps."""
-    sections = [*_sections(by_op, ladders, drawings), *_sweeps(swept, drawings)]
+    sections = [*_sections(by_op, ladders, drawings), *_sweeps(swept, by_op, drawings)]
+    return html_page("tilewright, measured", METHOD, _headline(by_op), sections)
+
+
+def html_page(title: str, about: str, head: str, sections: Sequence[Section]) -> str:
+    """A page of sections with its navigation, which needs nothing else. about: text; head: HTML below it."""
     body = "\n".join(
         f'<section id="{_text(part.anchor)}"><h2>{_text(part.title)}</h2>\n{part.content}</section>'
         for part in sections
@@ -63,17 +69,17 @@ def page(
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>tilewright, measured</title>
+<title>{_text(title)}</title>
 <style>
 {page_rules()}
 {style}</style>
 </head>
 <body>
 <header>
-<h1>tilewright, measured</h1>
+<h1>{_text(title)}</h1>
 <button id="theme" type="button">Theme</button>
-<p>{_text(METHOD)}</p>
-{_headline(by_op)}</header>
+<p>{_text(about)}</p>
+{head}</header>
 <div class="layout">
 <nav aria-label="Contents">
 {_navigation(sections)}</nav>
@@ -105,7 +111,7 @@ def _headline(by_op: dict[str, list[Row]]) -> str:
     return f'<div class="headline">\n{"".join(parts)}</div>\n' if parts else ""
 
 
-def _navigation(sections: list[Section]) -> str:
+def _navigation(sections: Sequence[Section]) -> str:
     """The groups with a link for each section."""
     parts = []
     for group, some in groups(sections, lambda section: section.group).items():
@@ -138,7 +144,7 @@ def _sections(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings:
         yield Section("Operations", op, op, content)
 
 
-def _sweeps(swept: Sequence[Row], drawings: dict[str, str]) -> Iterator[Section]:
+def _sweeps(swept: Sequence[Row], by_op: dict[str, list[Row]], drawings: dict[str, str]) -> Iterator[Section]:
     for op, rows in groups(swept, lambda row: row.op).items():
         content = _note(SWEPT)
         for machine, own in groups(rows, lambda row: row.machine).items():
@@ -146,6 +152,9 @@ def _sweeps(swept: Sequence[Row], drawings: dict[str, str]) -> Iterator[Section]
             tables = [sweep_table(some) for some in sweeps(own).values()]
             content += _heading(machine) + _figures(lines) + _details("Every point", tables)
         yield Section("Sweeps", op, op.removeprefix(PREFIX), content)
+    if sides := side_table([*by_op.get("conv3d", []), *swept]):
+        bars = [svg for name, svg in drawings.items() if "/sides_" in name]
+        yield Section("Sweeps", "sides", "conv3d on CPU and GPU", _figures(bars) + _details("Every bar", [sides]))
 
 
 def _cards(machines: dict[str, list[Row]]) -> str:

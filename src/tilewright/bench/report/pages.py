@@ -8,6 +8,7 @@ from itertools import chain
 from tilewright.bench.kernels.table import KernelRow
 from tilewright.bench.report.kernels import kernel_tables
 from tilewright.bench.report.shown import by_machine
+from tilewright.bench.report.side_by_side import side_table
 from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
 from tilewright.bench.report.tables import (
     WHY_ABOVE,
@@ -83,17 +84,19 @@ JOBS = {
     ),
     "scaling": Job(
         "Scaling",
-        "The same job with 1, 2, 4, ... workers on one host: one CPU core or one GPU for each worker or MPI rank. A "
-        "single `.npy` file limits the scaling of images: on tmpfs all workers contend for one page-cache lock.",
+        "The same job with 1, 2, 4, ... workers: one CPU core or one GPU for each worker, MPI rank or Ray actor. Two "
+        "laws are fitted to the speed-ups: Amdahl's, and the Universal Scalability Law. A single `.npy` file "
+        "limits the scaling of images: on tmpfs all workers contend for one page-cache lock.",
         {"scaling": "Workers"},
     ),
 }
 
 
 SWEPT = (
-    "`tilewright sweep OP` times kernels of an operation at each value of one or two parameters. Every point is "
-    "checked before it is timed. All points of one size are interleaved. Times are medians. In a figure a ring "
-    "marks the best point of a curve, a vertical line its 10th and 90th percentile, a cross a value that cannot run."
+    "`tilewright sweep` times kernels of an operation, or a whole job, at each value of one or two parameters. Every "
+    "point is checked before it is timed. All points of one size are interleaved. Times are medians. The best point is "
+    "the smallest value within 2 % of the fastest one. In a figure a ring marks the best point of a curve, a vertical "
+    "line its 10th and 90th percentile, a cross a value that cannot run."
 )
 
 
@@ -109,7 +112,7 @@ def pages(
     machines = list(by_machine(by_op))
     written = {"index.md": _index(by_op, ladders, swept)}
     if swept:
-        written["sweeps.md"] = _page(_sweeps(swept, figures))
+        written["sweeps.md"] = _page(_sweeps(swept, by_op, figures))
     for op, ladder in ladders.items():
         parts = _operation(by_op.get(op, []), ladder, machines, figures)
         written[f"{op}.md"] = _page(chain(parts, _compiled(op, compiled.get(op, []))))
@@ -183,7 +186,7 @@ def _job(name: str, job: Job, by_op: dict[str, list[Row]], machines: list[str], 
     yield without(rows, machines)
 
 
-def _sweeps(swept: list[Row], figures: list[str]) -> Iterator[str]:
+def _sweeps(swept: list[Row], by_op: dict[str, list[Row]], figures: list[str]) -> Iterator[str]:
     yield "# Sweeps"
     yield f"{SWEPT} [How to sweep](../guide/sweep.md)."
     for op, rows in groups(swept, lambda row: row.op).items():
@@ -192,6 +195,10 @@ def _sweeps(swept: list[Row], figures: list[str]) -> Iterator[str]:
             yield f"### {' and '.join(names.split('-'))} on {machine_title(machine)}, {dtype}"
             yield _images(figures, f"{machine}/{op}-{names}-{dtype}.svg")
             yield sweep_table(some).markdown()
+    if sides := side_table([*by_op.get("conv3d", []), *swept]):
+        yield "## conv3d on CPU and GPU"
+        yield _images(figures, *(f"{row.machine}/sides_" for row in swept))
+        yield sides.markdown()
 
 
 def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[Row]) -> str:

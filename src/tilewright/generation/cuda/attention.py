@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilewright.backends.cuda import Workspace
+from tilewright.backends.cuda import Cuda, Workspace
 from tilewright.backends.protocol import Backend
 from tilewright.generation.attention import last_rows
 from tilewright.generation.decoder import Batch, Sizes
@@ -31,7 +31,8 @@ class CudaAttention:
 
     def __init__(self, sizes: Sizes, dtype: str, backend: Backend) -> None:
         one_of("generate", "dtype", dtype, FLOATS)
-        self.sizes, self.dtype, self.device = sizes, dtype, backend.device
+        assert isinstance(backend, Cuda)
+        self.sizes, self.dtype, self.backend, self.device = sizes, dtype, backend, backend.device
         self.free: State | None = None
 
     @property
@@ -61,21 +62,21 @@ class CudaAttention:
 
     def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
         """See `decoder.Attention`."""
-        return PromptBatch(self.device, ids, positions, caches, spans)  # type: ignore[return-value]
+        return PromptBatch(self.backend, ids, positions, caches, spans)  # type: ignore[return-value]
 
 
 class PromptBatch:
     """All rows of prompts, see `decoder.Batch`."""
 
     def __init__(
-        self, device: str, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray
+        self, backend: Cuda, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray
     ) -> None:
         (cache, *_), (last, alone) = caches, last_rows(spans)  # all layers have one shape
         self.caches, self.dtype, self.every = caches, cache.dtype, len(last) == len(ids)
-        self.ids, self.positions = upload(ids, device), upload(positions.astype(np.int32), device)
+        self.ids, self.positions = backend.upload(ids), backend.upload(positions.astype(np.int32))
         self.spans = checked_spans(spans, cache, len(ids))
         self.last_spans = checked_spans(alone, cache, len(last))
-        self.last = upload(last, device)
+        self.last = backend.upload(last)
 
     def attend(
         self,
@@ -134,9 +135,3 @@ class DecodeBatch:
 def hidden_states(work: Workspace, rows: int, columns: int, dtype: str) -> Tensor:
     """The buffer of hidden states: that of the last pass, if it had as many rows."""
     return work.take("final", rows, columns, dtype)
-
-
-def upload(values: np.ndarray, device: str) -> Tensor:
-    """A copy on the device; nothing waits for it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
-    return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

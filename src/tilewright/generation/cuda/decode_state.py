@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tilewright.backends.cuda import Pool, Workspace, captured
-from tilewright.generation.cuda.attention import CudaAttention, DecodeBatch, PromptBatch, hidden_states, upload
+from tilewright.generation.cuda.attention import CudaAttention, DecodeBatch, PromptBatch, hidden_states
 from tilewright.generation.cuda.drawing import Drawing, Draws
 from tilewright.generation.decoder import Decoder
 from tilewright.ops.attention.operands import SPAN
@@ -43,7 +43,7 @@ class DecodeState:
 
     def __init__(self, model: Decoder, attention: CudaAttention, slots: int, length: int, rows: int) -> None:
         self.model = weakref.proxy(model)  # the model owns this state, which must be freed with it
-        self.sizes, self.device = (slots, length, rows), attention.device
+        self.sizes, self.backend, self.device = (slots, length, rows), attention.backend, attention.device
         self.caches = attention.caches(slots, length)
         self.nbytes = slots * attention.cache_bytes(length)
         self.prompt_work, self.work = Workspace(self.device, {}), Workspace(self.device, {})
@@ -65,7 +65,7 @@ class DecodeState:
         n, R = len(ids), len(self.ids)
         table = np.zeros((3, R), np.int32)
         table[:, :n], table[2, n:] = (ids, positions, slots), -1
-        moved = upload(table, self.device)
+        moved = self.backend.upload(table)
         self.ids.copy_(moved[0])
         self.positions.copy_(moved[1])
         self.slots.copy_(moved[2])
@@ -95,11 +95,11 @@ class DecodeState:
         key = spans.tobytes()
         known = self.prefills.get(key)
         if known is not None and known.grown == self.prompt_work.grown:
-            known.batch.ids.copy_(upload(ids, self.device))
+            known.batch.ids.copy_(self.backend.upload(ids))
             known.graph.replay()
             return known.hidden
-        batch = PromptBatch(self.device, ids, positions, self.caches, spans)
-        if self.device == "cpu" or (spans[:, SPAN.source] >= 0).any():
+        batch = PromptBatch(self.backend, ids, positions, self.caches, spans)
+        if not self.backend.captures or (spans[:, SPAN.source] >= 0).any():
             return self.model.forward(batch, self.prompt_work)
         if len(self.prefills) >= PREFILLS:
             self.prefills.clear()
@@ -143,7 +143,7 @@ class DecodeState:
         tokens = self.tokens[: 1 + steps, :n]
         if self.device == "cpu":
             return tokens.clone(), None
-        host = torch.empty(tokens.shape, dtype=torch.int64, pin_memory=True)
+        host = torch.empty(tokens.shape, dtype=torch.int64, pin_memory=self.backend.pins)
         copied = torch.cuda.Event()
         host.copy_(tokens.contiguous(), non_blocking=True)
         copied.record()
@@ -161,7 +161,7 @@ class DecodeState:
     def step(self, R: int) -> None:
         """One step of the first R rows: run the first time, which compiles its kernels; captured the second time."""
         kind = R, self.draws
-        if self.device == "cpu" or kind not in self.graphs:
+        if not self.backend.captures or kind not in self.graphs:
             self.graphs[kind] = None
             self._step(R)
             return

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tilewright.generation.cuda.attention import upload
+from tilewright.backends.cuda import Cuda
 from tilewright.generation.decoder import Decoder
 from tilewright.generation.random_numbers import uniforms
 from tilewright.generation.sampling import SamplingParams
@@ -51,7 +51,7 @@ class Drawing:
     """Tensors that a lane's rows are drawn with. rows: at most. steps: at most, between two copies to the host."""
 
     def __init__(self, model: Decoder, device: str, rows: int, steps: int) -> None:
-        self.model, self.device = model, device  # `model` is the decode state's proxy: nothing here keeps it alive
+        self.model = model  # `model` is the decode state's proxy: nothing here keeps it alive
         self.floats = torch.zeros(rows, 5, dtype=torch.float64, device=device)
         self.integers = torch.zeros(rows, 5, dtype=torch.int64, device=device)
         self.uniforms = torch.full((steps + 1, rows), 0.5, dtype=torch.float64, device=device)
@@ -66,10 +66,12 @@ class Drawing:
 
     def start(self, given: Draws) -> None:
         """The draws of the next prefill and steps."""
-        lines, n = given.uniforms.shape
-        self.floats[:n].copy_(upload(given.floats, self.device))
-        self.integers[:n].copy_(upload(given.integers, self.device))
-        self.uniforms[:lines, :n].copy_(upload(given.uniforms, self.device))
+        (lines, n), backend = given.uniforms.shape, self.model.backend
+        assert isinstance(backend, Cuda)
+        upload = backend.upload
+        self.floats[:n].copy_(upload(given.floats))
+        self.integers[:n].copy_(upload(given.integers))
+        self.uniforms[:lines, :n].copy_(upload(given.uniforms))
 
     def tokens(self, hidden: torch.Tensor, line: torch.Tensor, first: int = 0) -> torch.Tensor:
         """int64 (n,) for rows from `first` on, -1 where the logits of hidden (n, C) are not finite. line: int64 (1,) on

@@ -19,13 +19,12 @@ import torch
 from tilewright.backends.protocol import Array
 from tilewright.errors import ResourceError
 from tilewright.generation.cuda.drawing import Draws, draws_of
-from tilewright.generation.cuda.lanes import LANE, REMEDY, Lane, LaneScheduler, fits_a_lane
+from tilewright.generation.cuda.lanes import LANE, PROMPT_ROWS, REMEDY, Lane, LaneScheduler, fits_a_lane
 from tilewright.generation.cuda.sequences import Queue, Sequences
 from tilewright.generation.engine import END, Engine
 from tilewright.generation.sequences import Answers, Block, Generated, Group, Request
 
 PENDING_BYTES = 2 << 30  # of requested answers: as many of 1,024 tokens as the window has are fewer
-PROMPT_ROWS = 1 << 16  # of prompts in a pass
 LOGITS_BYTES = 64 << 20  # of logits at a time; a sort for log-probabilities takes nine times as much
 
 
@@ -65,7 +64,7 @@ class CudaEngine(Engine):
         """Queue a block for a lane, or its requests for `step`. first: number of its first request."""
         if not len(block.prompts):
             return
-        if fits_a_lane(block.params):
+        if fits_a_lane(block.params) and self.scheduler.caches_keys:
             self.scheduler.queue(block, first)
             self.scheduler.forget_kinds(2 * self.window)
             return
@@ -73,10 +72,13 @@ class CudaEngine(Engine):
             self.scheduler.add(Request(id, tokens, block.params), number)
 
     def advance(self) -> None:
-        """Launch a lane that is not in flight; if none has work, collect the tokens of the oldest launch."""
+        """Launch a lane that is not in flight. If none has work, or if nothing may overlap, collect the tokens of the
+        oldest launch."""
         for lane in self.scheduler.lanes:
             if lane not in self.in_flight and self.launch(lane):
-                return
+                if "overlap" not in self.model.backend.without:
+                    return
+                break
         if self.scheduler.waiting or self.scheduler.running:
             self.answers.complete(self.step())
         if self.in_flight:
@@ -89,6 +91,8 @@ class CudaEngine(Engine):
         """One token for each sequence that the host checks. Returns the groups that are complete now."""
         running = self.scheduler.running
         admitted = self.scheduler.admit(PROMPT_ROWS, len(running))
+        if not self.scheduler.caches_keys:  # the prompts and all tokens since are computed again
+            running, admitted = [], running + admitted
         self.scheduler.running, complete, state = [], list[Group](), self.scheduler.state
         assert state is not None
         if running:

@@ -20,6 +20,7 @@ from tilewright.generation.sequences import Block
 
 LANES = 3  # one on the GPU, one queued after it, one in the host's hands
 LANE = 2560  # sequences of a lane
+PROMPT_ROWS = 1 << 16  # of prompts in a pass
 STOPPING = 16  # steps ahead where a token may end a sequence before its limit
 WASTE = 8  # steps of sequences that go on, for one step of a finished sequence
 ROUND = 16  # positions: slots are a multiple of them long, so that the next engine finds a state of its size
@@ -45,13 +46,15 @@ class Lane:
 
 class LaneScheduler(Scheduler):
     """A `Scheduler` with lanes. Requests that need tokens only, chosen by the logits alone, run in lanes; the others,
-    which the host checks at each step, run as on a CPU."""
+    which the host checks at each step, run as on a CPU. So do all without a KV cache."""
+
+    recomputed = LANES * PROMPT_ROWS
 
     def __init__(self, model: Decoder, memory: int, seed: int) -> None:
         super().__init__(model, memory, seed)
         assert isinstance(model.attention, CudaAttention)
         self.attention, self.most = model.attention, LANE
-        self.greedy, self.sampled = Queue(False), Queue(True)
+        self.greedy, self.sampled = Queue(False, shares=self.shares), Queue(True)
         self.lanes = [Lane(self.greedy) for _ in range(LANES)]
         self.params: dict[int, SamplingParams] = {}  # by their kind
         self.state: DecodeState | None = None
@@ -77,6 +80,7 @@ class LaneScheduler(Scheduler):
         kind = self.kind_of(params)
         self.params[kind] = params
         new = Sequences.of([p for p in block.prompts for _ in range(n)], np.repeat(numbers, n), kind)
+        new.apart = np.full(len(new), not self.shares)
         new.limit = np.minimum(new.prompt + params.max_tokens, self.context)
         if not params.greedy:
             seed = self.seed if params.seed is None else params.seed

@@ -138,7 +138,7 @@ NAMES = [field.name for field in fields(Sequences)]
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """Sequences that wait for a lane. sampled: equal ones differ; equal greedy ones are computed once.
+    """Sequences that wait for a lane. sampled: equal ones differ. shares: equal greedy ones are computed once.
 
     others: number of a request -> numbers of requests with the same answer.
     """
@@ -147,6 +147,7 @@ class Queue:
     sequences: Sequences = field(default_factory=Sequences.none)
     others: dict[int, list[int]] = field(default_factory=dict)
     is_ordered: bool = True
+    shares: bool = True
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -156,11 +157,11 @@ class Queue:
         self.sequences, self.is_ordered = Sequences.joined([self.sequences, new]), False
 
     def order(self) -> None:
-        """Sort by tokens, and drop equal greedy ones."""
+        """Sort by tokens, and drop equal greedy ones if they share an answer."""
         if self.is_ordered:
             return
         self.is_ordered = True
-        if self.sampled:
+        if self.sampled or not self.shares:
             self.sequences = self.sequences.ordered()
             return
         self.sequences, pairs = self.sequences.once()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.errors import Refused, UsageError
+from tilewright.ops.core.layers import split_target, target_of, wrong_layers
 
 Need = Callable[[Hashable], "str | None"]  # a problem in, a reason to refuse out (None: fine); its docstring is shown
 BLOCKS = (64, 128, 256, 512, 1024)  # threads per block that a sweep tries on a GPU
@@ -47,8 +48,9 @@ class Rung:
     the kernel takes the plain array. memory: path of the function that says what the prepared weights take, as
     memory(problem) -> Memory; None where the rung prepares nothing. Each thread of a kernel has at most
     `launch.SCRATCH_BYTES` of scratch besides. calls: the other operations that its kernel and its `prepare` run, with
-    rungs of their own. needs: what the problem and the machine must offer. slow: needs without which the rung runs, but
-    is not chosen. chosen: it may run by default; otherwise it is there to be taught, measured, forced. c: the constant
+    rungs of their own. needs: what the problem and the machine must offer. limit: a need that depends on the swept
+    options, which it takes as keywords after the problem. slow: needs without which the rung runs, but is not chosen.
+    chosen: it may run by default; otherwise it is there to be taught, measured, forced. c: the constant
     of its error bound, in the units of the operation's `problem.bound`.
     """
 
@@ -64,6 +66,7 @@ class Rung:
     calls: tuple[str, ...] = ()
     chosen: bool = False
     slow: tuple[Need, ...] = ()
+    limit: Callable[..., str | None] | None = None
     c: float = 1.0
 
     @cached_property
@@ -95,7 +98,8 @@ class Rung:
 
     def refuses(self, problem: Hashable) -> list[str]:
         """The reasons why this rung does not take `problem`; empty if it does."""
-        return [why for need in self.needs if (why := need(problem)) is not None]
+        limits = (partial(self.limit, **self.options),) if self.limit else ()
+        return [why for need in (*self.needs, *limits) if (why := need(problem)) is not None]
 
     def unfit(self, problem: Hashable) -> list[str]:
         """The reasons why this rung is not chosen for `problem` unless it is forced."""
@@ -130,7 +134,8 @@ def _plain(value: Hashable) -> str:
 
 
 class _Forced(NamedTuple):
-    """The rungs that are forced, by operation, and the operations that have chosen a rung since."""
+    """The rungs that are forced, by operation or by layer ("matmul@2"), and what has chosen a rung since: operations,
+    and layers with a rung of their own."""
 
     rungs: dict[str, str | Rung]
     ran: set[str]
@@ -151,9 +156,12 @@ def operations() -> tuple[str, ...]:
 def using(**rungs: str) -> Iterator[None]:
     """`with using(matmul="cpu.packed"):` forces a rung; it raises `Refused` rather than fall back.
 
-    Nests; other ops keep theirs. It holds for the operation wherever it runs, also beneath another one. Raises
-    UsageError for an operation that does not exist, Refused for a rung that it does not have. Warns at the end of the
-    block if other operations chose a rung in it and this one did not: then forcing its rung had no effect.
+    Nests; other ops keep theirs. It holds for the operation wherever it runs, also beneath another one.
+    `using(**{"conv_transpose2d@3": "simt.gather"})` forces it for one layer: the third call of the operation in a
+    model's forward pass. A layer's own rung wins over that of its operation. Raises UsageError for an operation that
+    does not exist, Refused for a rung that it does not have; a model raises UsageError for a layer that it does not
+    have. Warns at the end of the block if other operations chose a rung in it and this one did not: then forcing its
+    rung had no effect.
     """
     with forcing(**rungs) as ran:
         yield
@@ -165,12 +173,13 @@ def using(**rungs: str) -> Iterator[None]:
 
 @contextmanager
 def forcing(**rungs: str) -> Iterator[set[str]]:
-    """As `using`, without its warning. Yields the set of the operations that choose a rung in the block."""
-    if unknown := rungs.keys() - set(operations()):
+    """As `using`, without its warning. Yields the set of what chooses a rung in the block, see `_Forced`."""
+    named = [(split_target(target)[0], name) for target, name in rungs.items()]
+    if unknown := {op for op, _ in named} - set(operations()):
         raise UsageError(
             f"there is no operation {', '.join(sorted(unknown))}; the operations are {', '.join(operations())}"
         )
-    for op, name in rungs.items():
+    for op, name in named:
         import_module(f"tilewright.ops.{op}.ladder").ladder.check_name(name)
     with _inside(rungs) as ran:
         yield ran
@@ -224,6 +233,21 @@ def forced() -> dict[str, str]:
     return named
 
 
+def forced_for(op: str) -> str | None:
+    """The name of the rung that is forced for the operation, or for its current layer. Raises Refused as `forced`."""
+    rungs = forced()
+    return rungs.get(target_of(op, rungs))
+
+
+def check_layers(model: str, calls: Mapping[str, int]) -> None:
+    """Raises UsageError for a rung that is forced for a layer that the model does not have.
+
+    model: its name in the message. calls: how often its forward pass calls each operation whose calls are numbered.
+    """
+    for target, what in wrong_layers(_forced.get().rungs, calls):
+        raise UsageError(f"a rung is forced for {target}, and {model} has no such layer: {what}")
+
+
 class Ladder:
     """The table of one operation's rungs, each declared after the one that it stands on.
 
@@ -274,7 +298,10 @@ class Ladder:
             lines.append(f"    kernel: ops/{module.replace('.', '/')}.py, {function}({options})")
             sweeps = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in rung.swept.items())
             lines += [f"    sweep: {sweeps}"] if sweeps else []
-            needs = [(getdoc(need) or need.__name__).rstrip(".") for need in (*rung.needs, *rung.slow)]
+            needs = [
+                (getdoc(need) or need.__name__).rstrip(".")
+                for need in (*rung.needs, *filter(None, [rung.limit]), *rung.slow)
+            ]
             lines += [f"    needs: {'; '.join(needs)}"] if needs else []
             lines += [f"    calls: {', '.join(rung.calls)}"] if rung.calls else []
             lines += [f"    after: {rung.after}"] if rung.after else []
@@ -286,9 +313,11 @@ class Ladder:
         Raises Refused if a forced rung refuses it, or if none accepts it.
         """
         rungs, ran = _forced.get()
-        if rungs:
-            ran.add(self.op)
-        rung = rungs.get(self.op)
+        if not rungs:
+            return self._chosen(problem, None)
+        target = target_of(self.op, rungs)
+        ran.update((self.op, target))
+        rung = rungs.get(target)
         if not isinstance(rung, Rung):
             return self._chosen(problem, rung)
         if problem in rung.taken:

@@ -6,6 +6,7 @@ The tests hold each figure against the arrays that `prepare` makes.
 from tilewright.ops.conv1d import Problem as Branch
 from tilewright.ops.conv1d import ladder as branches
 from tilewright.ops.core.ladder import Memory
+from tilewright.ops.core.layers import layer
 from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE
 from tilewright.ops.embedding_conv1d.problem import Problem
 from tilewright.ops.gemm.memory import padded
@@ -18,9 +19,10 @@ LINE = 128  # bytes of a row in one slice on a GPU: what eight lanes load, and a
 def filters(problem: Problem) -> Memory:
     """Each branch's weights as conv1d's rung keeps them."""
     found = []
-    for K in problem.kernels:
+    for i, K in enumerate(problem.kernels, start=1):
         branch = Branch(problem.O, problem.C, K, problem.dtype, problem.device)
-        found.append(branches.choose(branch).memory_for(branch))
+        with layer(conv1d=i):
+            found.append(branches.choose(branch).memory_for(branch))
     return Memory(sum(one.prepared for one in found), max(one.preparing for one in found))
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tilewright.errors import UsageError
+from tilewright.switches import Without
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of every verb. Only device, dtype and rungs can change results.
+    """The options of every verb. Only device, dtype, rungs and without can change results.
 
     device: "cpu", "cuda" or "auto". dtype: accuracy class; None: float32, for `convolve` as the input needs. threads:
-    of CPU kernels; None: one per core. rungs: the kernel that is forced, by operation. batch_size: records per call of
-    the model; None: the verb's own.
+    of CPU kernels; None: one per core. rungs: the kernel that is forced, by operation or by layer ("matmul@2").
+    without: optimisations that are switched off, of `switches.OPTIMISATIONS`. batch_size: records per call of the
+    model; None: the verb's own.
     engine: of `start.ENGINES`; None: inline for one worker, local for several. workers: processes; None: one, with
     engine "local" one per GPU. shard_size: records or bytes per shard of a new job, as the input is cut; None: the
     verb's own. max_errors: records that may fail, None: any number. restart: throw away what was done. grace: seconds
@@ -28,6 +32,7 @@ class Settings:
     dtype: str | None = None
     threads: int | None = None
     rungs: Mapping[str, str] = field(default_factory=dict)
+    without: Without = frozenset()
     batch_size: int | None = None
     engine: str | None = None
     workers: int | None = None
@@ -41,6 +46,11 @@ class Settings:
     keep_others: bool = False
     json: bool = False
     since: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shard_size is not None and self.shard_size < 1:
+            raise UsageError(parameter="shard_size", value=str(self.shard_size), rule="a shard has at least 1 record, "
+                             "byte or plane", remedy="give 1 or more, or None for the verb's own size")  # fmt: skip
 
     @property
     def is_inline(self) -> bool:

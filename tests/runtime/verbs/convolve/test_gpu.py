@@ -35,7 +35,7 @@ def here(tmp_path, monkeypatch, rng):
     if not ON_GPU:
         for place in (fingerprint, start):
             monkeypatch.setattr(place, "place_for", lambda device, dtype="": "cpu" if device == "cpu" else "cuda")
-        monkeypatch.setattr(cuda, "Cuda", lambda dtype: Cuda(dtype, "cpu"))
+        monkeypatch.setattr(cuda, "Cuda", lambda dtype, without: Cuda(dtype, "cpu", without))
 
 
 def run(output, kernel="k.npy", **options):

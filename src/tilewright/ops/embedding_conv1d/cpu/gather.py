@@ -7,13 +7,18 @@ multiplies each distinct token once.
 import numpy as np
 
 from tilewright.ops.conv1d import conv1d, prepare
+from tilewright.ops.core.layers import layer
 from tilewright.ops.embedding import embedding
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 
 
 def prepare_filters(table: np.ndarray, filters: Filters, *, dtype: str, length: int, memory: int | None) -> list:
     """Each branch's weights, prepared for conv1d."""
-    return [prepare(weight, dtype=dtype) for weight in filters.weights]
+    prepared = []
+    for branch, weight in enumerate(filters.weights, start=1):
+        with layer(conv1d=branch):
+            prepared.append(prepare(weight, dtype=dtype))
+    return prepared
 
 
 def convolve(ids: np.ndarray, prepared: Prepared, out: np.ndarray) -> None:
@@ -22,4 +27,5 @@ def convolve(ids: np.ndarray, prepared: Prepared, out: np.ndarray) -> None:
     x = embedding(ids, prepared.table).swapaxes(1, 2)  # (B, C, L)
     for branch, weight in enumerate(prepared.state):
         columns = slice(branch * O, (branch + 1) * O)
-        out[:, columns] = conv1d(x, weight, bias=filters.bias[columns], activation="relu", pool="max")
+        with layer(conv1d=branch + 1):
+            out[:, columns] = conv1d(x, weight, bias=filters.bias[columns], activation="relu", pool="max")

@@ -6,6 +6,7 @@ which multiply each distinct token once.
 
 from tilewright.ops.conv1d import conv1d, prepare
 from tilewright.ops.core.ladder import preferring
+from tilewright.ops.core.layers import layer
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
 
 CONVOLUTION = "simt.fused"  # the rung of conv1d, unless `using` forces another
@@ -14,7 +15,11 @@ CONVOLUTION = "simt.fused"  # the rung of conv1d, unless `using` forces another
 def prepare_filters(table, filters: Filters, *, dtype: str, length: int, memory: int | None) -> list:
     """Each branch's weights, prepared for conv1d. The other arguments are for rungs that build a token table."""
     with preferring(conv1d=CONVOLUTION):
-        return [prepare(weight, dtype=dtype) for weight in filters.weights]
+        prepared = []
+        for branch, weight in enumerate(filters.weights, start=1):
+            with layer(conv1d=branch):
+                prepared.append(prepare(weight, dtype=dtype))
+    return prepared
 
 
 def convolve(ids, prepared: Prepared, out) -> None:
@@ -25,4 +30,5 @@ def convolve(ids, prepared: Prepared, out) -> None:
     with preferring(conv1d=CONVOLUTION):
         for branch, weight in enumerate(prepared.state):
             columns = slice(branch * O, (branch + 1) * O)
-            out[:, columns] = conv1d(x, weight, bias=filters.bias[columns], activation="relu", pool="max")
+            with layer(conv1d=branch + 1):
+                out[:, columns] = conv1d(x, weight, bias=filters.bias[columns], activation="relu", pool="max")

@@ -99,12 +99,15 @@ LOOPS = {"memory": memory, "register": register, "reordered": reordered, "blocke
 def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue, *, loops: str) -> None:
     """out (M, N) = activation(rows @ weights + residual + bias) by the kernel `LOOPS[loops]`.
 
-    `reordered` and `blocked` take contiguous arrays, which the compiler can vectorise; other arrays are copied.
+    `reordered` and `blocked` take contiguous arrays, which the compiler can vectorise; other arrays are copied. All but
+    `register` keep their sums in out, which then must not be the residual.
     """
     a, b, target = rows.plain(), weights.data, out
     if loops in ("reordered", "blocked"):
         a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
         target = out if out.flags.c_contiguous else np.empty(out.shape, np.float32)
+    if loops != "register" and np.may_share_memory(target, epilogue.residual):
+        target = np.empty(out.shape, np.float32)
     LOOPS[loops](a, b, target, epilogue.bias, epilogue.residual, ACTIVATIONS[epilogue.activation])
     if target is not out:
         out[...] = target

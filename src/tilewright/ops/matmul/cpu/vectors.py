@@ -67,7 +67,13 @@ def vector_kernel(lanes: int):
 
 
 def multiply(rows: Rows, weights: Packed, out: np.ndarray, epilogue: Epilogue) -> None:
-    """out (M, N) = activation(rows @ weights + residual + bias); operands are copied unless they are row-major."""
+    """out (M, N) = activation(rows @ weights + residual + bias); operands are copied unless they are row-major.
+
+    The products are in out before the residual is added, which then must not be out.
+    """
     a, b = np.ascontiguousarray(rows.plain()), np.ascontiguousarray(weights.data)
+    target = np.empty_like(out) if np.may_share_memory(out, epilogue.residual) else out
     kernel = vector_kernel(cpu().lanes)
-    kernel(a, b, out, epilogue.bias, epilogue.residual, ACTIVATIONS[epilogue.activation])
+    kernel(a, b, target, epilogue.bias, epilogue.residual, ACTIVATIONS[epilogue.activation])
+    if target is not out:
+        out[...] = target

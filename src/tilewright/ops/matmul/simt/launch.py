@@ -44,9 +44,11 @@ def multiply_narrow(rows: Rows, weights: Packed, out, epilogue: Epilogue) -> Non
 def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: str) -> None:
     """out (M, N) = activation(rows @ weights + residual + bias); contiguous float32 tensors on one device.
 
-    kernel: a key of KERNELS.
+    kernel: a key of KERNELS. "memory" keeps its sums in out, which then must not be the residual.
     """
     create, threads, tile = KERNELS[kernel]
+    if kernel == "memory" and epilogue.residual.data_ptr() == out.data_ptr():
+        epilogue = Epilogue(epilogue.bias, epilogue.residual.clone(), epilogue.activation)
     _start(create(epilogue.activation), threads, tile, _operands(rows, weights, out, epilogue))
 
 

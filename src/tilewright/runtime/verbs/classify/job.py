@@ -58,6 +58,11 @@ def check_paths(job: ClassifyJob) -> None:
         raise UsageError(
             "--keep-table is for the CPU's token table: a GPU's is made again in less time than it is read"
         )
+    if "token-table" in job.settings.without:
+        for option, value in (("--table-memory", job.table_memory), ("--keep-table", job.table_path)):
+            if value is not None:
+                rule = f"{option} has no effect without the token table"
+                raise UsageError(parameter="--without", value="token-table", rule=rule, remedy=f"leave out {option}")
     if job.settings.max_errors and job.is_binary:
         raise UsageError("--max-errors needs a .jsonl input: a binary output cannot hold the error of a record")
     if job.answers and job.output.endswith(".parquet"):

@@ -35,6 +35,7 @@ from tilewright.runtime.verbs.convolve.kernels import Kernel, check_fits, kernel
 from tilewright.runtime.verbs.convolve.memory import program_bytes, tiling_of
 from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling
 from tilewright.runtime.verbs.convolve.worker import HEADERS, ConvolveWorker
+from tilewright.switches import check_switches
 
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
@@ -74,6 +75,7 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
         check_fits(kernel, volume.shape, job.input)
         task.dtype = str(_dtype(job, volume))
         device = _place(job, settings.device, np.dtype(task.dtype))
+        check_switches("convolve", settings.without, device, task.dtype)
         check_rungs("convolve", settings.rungs, device, _idle(task.dtype))
         task.job = replace(job, settings=replace(settings, device=device))
         task.shape, task.unit, task.kernel, task.taps = volume.shape, volume.unit, _digest(kernel), kernel
@@ -102,10 +104,10 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
 class ConvolveTask:
     """An `Assembling` task.
 
-    kernel: the sha256 of its taps; taps: the kernel itself, which is read once. unit, out_unit: of reading, and of
-    writing along `axis`, in voxels. best: bytes of numbers a shard should have. tile: as this process would choose it.
-    program: 0, or, of a job that is only planned and of whose input the header alone is read, bytes that a worker takes
-    beside the input and tiles. trees: a Zarr input, as `fingerprint` has found it.
+    kernel: the sha256 of the taps. taps: the kernel, read once. unit: voxels that are read together along each axis.
+    out_unit: voxels that are written together along `axis`. best: bytes of voxels that a shard should have. tile: the
+    one that this process would choose. program: for a plan, which reads only the header of the input, the bytes of a
+    worker beside the input and tiles; else 0. trees: a Zarr input as `fingerprint` found it.
     """
 
     job: ConvolveJob

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.formats.tables import Rows, Table, open_table
-from tilewright.models.dcgan import DCGANConfig, noise
+from tilewright.models.dcgan import DCGANConfig
+from tilewright.models.noise import noise
 from tilewright.runtime.verbs.draw.job import DrawJob
 
 

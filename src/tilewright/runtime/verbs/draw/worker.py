@@ -52,7 +52,9 @@ class DrawWorker:
             """Load the model and allocate the memory of a batch, so a lack of GPU memory shows here."""
             with phase(report, "prepare", say, "Preparing model"):
                 together = None if job.device == "cpu" else batch  # the CPU's caches hold fewer
-                model = build(config, weights, dtype=job.dtype, device=job.device, batch=together)
+                model = build(
+                    config, weights, dtype=job.dtype, device=job.device, batch=together, without=job.settings.without
+                )
             with phase(report, "compile", say, "Compiling or loading kernels"):
                 model.warm_up(pixels=self.task.images.pixels_alone)
             self.batch = batch

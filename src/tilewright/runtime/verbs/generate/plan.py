@@ -38,6 +38,7 @@ from tilewright.runtime.plan import (
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, GenerateJob
 from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
 from tilewright.runtime.verbs.generate.worker import WRITTEN_VALUES, is_undrawn, parameters_of
+from tilewright.switches import check_switches
 
 COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model (measured: Numba 0.68, x86-64)
 SAMPLED = 4096  # rows of Parquet that are read
@@ -87,6 +88,7 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
     """
     with gpu_elsewhere(job.device == "cuda" and gpu_memory is not None):
         job = replace(job, settings=replace(job.settings, device=place_for(job.device, job.dtype)))
+    check_switches("generate", job.settings.without, job.device, job.dtype)
     config: GPT2Config = config_of(job.model, GPT2Config)
     if length >= config.n_positions:
         raise UsageError(f"a prompt has {length} tokens; the context of {config.n_positions} must hold one more")
@@ -102,7 +104,8 @@ def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Pro
     """prompts: of a worker. shard: of the largest shard."""
     mapped, params = mapped_weights(job.model)[1], job.params
     memory = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
-    wanted = Wanted(params.max_tokens, job.dtype, memory, not params.greedy, params.logprobs)
+    cached = "kv-cache" not in job.settings.without
+    wanted = Wanted(params.max_tokens, job.dtype, memory, not params.greedy, params.logprobs, cached)
     if job.device == "cpu":
         found = engine.on_cpu(config, prompts, shard, wanted, WRITTEN_VALUES)
         weights = config.memory(job.dtype)
@@ -121,7 +124,7 @@ def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Pro
     figures = {
         "sequences": prompts.count, "prompt_tokens": prompts.tokens, "longest": prompts.longest,
         "new_tokens": params.max_tokens, "at_once": found.at_once, "steps": found.steps, "bytes_moved": found.moved,
-        "worker_flops": config.flops(prompts, params.max_tokens),
+        "worker_flops": config.flops(prompts, params.max_tokens, cached=cached),
         "context": config.n_positions,
     }  # fmt: skip
     return Declared(unit="prompts", records=prompts.count, counted=True, parts=parts, figures=figures,

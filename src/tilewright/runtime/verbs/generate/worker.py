@@ -273,7 +273,7 @@ def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
     with phase(report, "load", say, "Loading weights"):
         config, weights = read_weights(job.model, GPT2Config)
     with phase(report, "prepare", say, "Preparing model"):
-        model = build(config, weights, dtype=job.dtype, device=job.device)
+        model = build(config, weights, dtype=job.dtype, device=job.device, without=job.settings.without)
     with phase(report, "compile", say, "Compiling or loading kernels"):
         prompt = np.zeros(min(2, config.n_positions - 1), np.int64)  # of one token none attends to another
         for temperature in {0.0, float(not job.params.greedy)}:

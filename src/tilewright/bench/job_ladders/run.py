@@ -1,0 +1,105 @@
+"""Runs the ladder of a job: every step is checked, then timed on as many records as fit in a time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.bench.clocks.cpu import CpuClock
+from tilewright.bench.job_ladders.steps import Job, Program, Results, Step, Workload
+from tilewright.bench.measure import interleave
+from tilewright.bench.results import JOB_LADDER, Row
+from tilewright.errors import InternalError
+from tilewright.ops.core.ladder import forcing
+from tilewright.ops.core.launch import thread_count, threads
+
+ROUNDS = 3  # of a naive step, each takes seconds
+ROUND_S, QUICK_ROUND_S = 4.0, 0.3  # a step that takes longer runs on fewer records
+PATIENCE = 2  # times this limit that one record may take before it is timed once
+GROWTH = 16  # times more records in the next probe, at most: a small batch is slower per record than a large one
+
+
+def run(job: Job, *, device: str, count: int | None = None, quick: bool = False) -> Iterator[Row]:
+    """A Row per step, the last step first; its `versus_below` is empty until `with_factors` has all rows.
+
+    count: records; None: the job's own. device: "cpu" or "cuda". Raises InternalError for a result that is beyond its
+    bound, and for a step whose rungs the job does not run; Refused for a rung that does not run on this machine.
+    """
+    total = count or (job.records[device] // (8 if quick else 1))
+    workload, today = job.workload(total, device), None
+    for step in reversed(job.steps(device)):
+        row, results = _measured(job, step, workload, device, today, quick)
+        today = results if today is None else today
+        yield row
+
+
+def with_factors(rows: list[Row]) -> list[Row]:
+    """The rows of a ladder in its order, each with its factor over the step before."""
+    found: list[Row] = []
+    for row in reversed(rows):
+        below = found[-1] if found else None
+        factor = _rate(row) / _rate(below) if below else None
+        found.append(replace(row, versus_below=factor))
+    return found
+
+
+def _rate(row: Row) -> float:
+    return row.rows / row.median_s
+
+
+def _measured(
+    job: Job, step: Step, workload: Workload, device: str, today: Results | None, quick: bool
+) -> tuple[Row, Results]:
+    """(the step's row, its results). today: results of the last step, which the others' must equal within the bound."""
+    begin = time.perf_counter()
+    with forcing(**step.rungs) as ran, threads(step.threads):
+        program = workload.program(step)
+        limit_s = QUICK_ROUND_S if quick else ROUND_S
+        n, seconds = _records(program, workload.total, limit_s)
+        results, once_s = program(n), time.perf_counter() - begin
+        share = _checked(job, step, workload, results, today)
+        (timing,) = interleave(
+            {"": lambda: program(n)},
+            CpuClock(cold=False),
+            runs=ROUNDS if seconds < PATIENCE * limit_s else 1,
+            warm_up=0,
+        ).values()
+        on = thread_count() if device == "cpu" else 0
+    if idle := step.rungs.keys() - ran:
+        raise InternalError(f"{job.name}, step {step.name!r}: the job never ran {', '.join(sorted(idle))}")
+    units, every = job.each * n, job.each * workload.total
+    fewer = f"; {units} of {every} {job.unit}" if n < workload.total else ""
+    row = Row(
+        op=JOB_LADDER + job.name, rung=step.name, size=f"{every} {job.unit}", dtype="float32", threads=on, rows=units,
+        **timing.columns(), one_off_s=once_s, check=f"passed {share:.2f}{fewer}",
+    )  # fmt: skip
+    return row, results
+
+
+def _records(program: Program, total: int, limit_s: float) -> tuple[int, float]:
+    """(records that the program computes in about limit_s, at least 1; about how long they take)."""
+    n = 1
+    while True:
+        program(n)  # kernels are compiled, rows of a token table are computed
+        begin = time.perf_counter()
+        program(n)
+        seconds = time.perf_counter() - begin
+        wanted = int(n * limit_s / seconds)
+        if n == total or wanted < 2 * n:
+            few = max(1, min(n, wanted))
+            return few, seconds * few / n
+        n = min(total, wanted, GROWTH * n)
+
+
+def _checked(job: Job, step: Step, workload: Workload, results: Results, today: Results | None) -> float:
+    """The largest error as a share of the allowed one. Raises InternalError if it is above 1."""
+    share = workload.error(results)
+    if today is not None:
+        both = min(len(results), len(today))
+        share = max(share, workload.difference(results[:both], today[:both]))
+    if not share <= 1:
+        raise InternalError(
+            f"{job.name}, step {step.name!r}: the result is off by {share:.3g} times the bound; nothing is reported"
+        )
+    return share

@@ -97,8 +97,10 @@ def _numba_cuda(started: dict[str, Compiled]) -> Iterator[None]:
 
 @contextmanager
 def _triton(started: dict[str, Compiled]) -> Iterator[None]:
-    """Note the kernels that Triton and Gluon start."""
+    """Note the kernels that Triton and Gluon start, also those that `gemm.tile.start` would start by itself."""
     from triton.runtime.jit import JITFunction
+
+    from tilewright.ops.gemm.tile import start
 
     run = JITFunction.run
 
@@ -110,7 +112,7 @@ def _triton(started: dict[str, Compiled]) -> Iterator[None]:
             started[name] = _on_gpu(name, kernel.asm["ptx"], block, 4 * kernel.n_spills)
         return kernel
 
-    with patch.object(JITFunction, "run", noted):
+    with patch.dict(start._compiled, clear=True), patch.object(JITFunction, "run", noted):
         yield
 
 

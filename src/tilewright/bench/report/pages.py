@@ -3,7 +3,10 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
+from tilewright.bench.kernels.table import KernelRow
+from tilewright.bench.report.kernels import kernel_tables
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.side_by_side import side_table
 from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
@@ -98,16 +101,21 @@ SWEPT = (
 
 
 def pages(
-    by_op: dict[str, list[Row]], ladders: dict[str, Ladder], figures: list[str], swept: list[Row]
+    by_op: dict[str, list[Row]],
+    ladders: dict[str, Ladder],
+    figures: list[str],
+    swept: list[Row],
+    compiled: dict[str, list[KernelRow]],
 ) -> dict[str, str]:
     """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg". swept: the
-    rows of sweeps; without them there is no page of sweeps."""
+    rows of sweeps; without them there is no page of sweeps. compiled: operation -> rows of its compiled kernels."""
     machines = list(by_machine(by_op))
     written = {"index.md": _index(by_op, ladders, swept)}
     if swept:
         written["sweeps.md"] = _page(_sweeps(swept, by_op, figures))
     for op, ladder in ladders.items():
-        written[f"{op}.md"] = _page(_operation(by_op.get(op, []), ladder, machines, figures))
+        parts = _operation(by_op.get(op, []), ladder, machines, figures)
+        written[f"{op}.md"] = _page(chain(parts, _compiled(op, compiled.get(op, []))))
     for name, job in jobs(by_op, ladders).items():
         written[f"{name}.md"] = _page(_job(name, job, by_op, machines, figures))
     return written
@@ -124,6 +132,14 @@ def without(rows: list[Row], machines: list[str]) -> str:
     """One sentence: which machines have no rows here; empty if each has."""
     missing = [machine_title(name) for name in machines if all(row.machine != name for row in rows)]
     return f"No rows from: {'; '.join(missing)}." if missing else ""
+
+
+def _compiled(op: str, rows: list[KernelRow]) -> Iterator[str]:
+    """What the compilers made of the kernels."""
+    if rows:
+        yield "## Compiled kernels"
+        yield f"`tilewright show {op} --save` wrote these rows. `tilewright show {op} RUNG` shows the code."
+        yield from (table.markdown() for table in kernel_tables(rows))
 
 
 def _page(parts: Iterator[str]) -> str:

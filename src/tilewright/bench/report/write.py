@@ -9,7 +9,9 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from tilewright.bench.kernels.table import read as read_kernels
 from tilewright.bench.report import figures, headline, page, pages, svg
+from tilewright.bench.report.kernels import traffic_table
 from tilewright.bench.report.scaling import of_scaling
 from tilewright.bench.report.shown import shown
 from tilewright.bench.report.side_by_side import of_sides
@@ -21,7 +23,7 @@ from tilewright.errors import InputError
 from tilewright.formats.files import naming
 from tilewright.ops.core.ladder import Ladder, operations
 
-BEGIN = re.compile(r"^<!-- (ladder|sizes|bench|headline|demo):(\S+) -->$", re.MULTILINE)
+BEGIN = re.compile(r"^<!-- (ladder|sizes|bench|headline|demo|traffic):(\S+) -->$", re.MULTILINE)
 UNMEASURED = "Not measured yet: `make bench` does."
 
 
@@ -49,7 +51,8 @@ def write(root: Path) -> list[Path]:
     made |= {results / name: svg.standalone(drawing) for name, drawing in drawings.items()}
     if picture := headline.picture(by_op, all_ladders):
         made[results / headline.PICTURE] = svg.standalone(picture)
-    written = pages.pages(by_op, all_ladders, list(drawings), swept)
+    compiled = {op: read_kernels(results, op) for op in all_ladders}
+    written = pages.pages(by_op, all_ladders, list(drawings), swept, compiled)
     made |= {docs / "results" / name: text for name, text in written.items()}
     made[results / "report.html"] = page.page(by_op, all_ladders, drawings, swept)
     changed = [path for path, text in made.items() if write_text(path, text)]
@@ -87,6 +90,8 @@ def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: d
         if kind in ("ladder", "sizes") and name not in all_ladders:
             known = ", ".join(all_ladders)
             raise InputError(f"there is no operation {name!r}; the operations are {known}", path=path, where=where)
+        if kind == "traffic" and name != "matmul":
+            raise InputError(f"traffic is counted for matmul, not for {name!r}", path=path, where=where)
         if kind == "headline" and name not in headline.SECTIONS:
             known = ", ".join(headline.SECTIONS)
             raise InputError(f"there is no section {name!r}; the sections are {known}", path=path, where=where)
@@ -101,6 +106,8 @@ def _tables(kind: str, name: str, by_op: dict[str, list[Row]], all_ladders: dict
     rows = by_op.get(name, [])
     if kind == "headline":
         return headline.SECTIONS[name](by_op, all_ladders)
+    if kind == "traffic":
+        return traffic_table(rows, all_ladders[name]).markdown()
     if kind == "bench":
         tables = bench_tables(rows)
     else:

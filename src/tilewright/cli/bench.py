@@ -96,14 +96,7 @@ class Gpt2(Common):
     data: Input = None
     count: Annotated[
         int | None,
-        Option(
-            "--count",
-            "-n",
-            min=1,
-            metavar="N",
-            help="Prompts of the workload course.",
-            show_default="1,024, or 6,400 on a GPU",
-        ),
+        Option("--count", "-n", min=1, metavar="N", help="Prompts of course.", show_default="1,024, or 6,400 on a GPU"),
     ] = None
     only: Annotated[
         str | None,

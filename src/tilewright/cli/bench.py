@@ -233,13 +233,7 @@ class Scaling(Common):
     ] = None
     count: Annotated[
         str | None,
-        Option(
-            "--count",
-            "-n",
-            metavar="LIST",
-            help="Records per job, one number or several, as in 10,100,1000.",
-            show_default="by the job and the device",
-        ),
+        Option("--count", "-n", metavar="LIST", help="Records per job, as in 10,100,1000.", show_default="by the job"),
     ] = None
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products.")] = "float32"
     max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt, for gpt2.")] = 8

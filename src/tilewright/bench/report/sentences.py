@@ -96,7 +96,7 @@ def sweep_sentences(curve: SweepCurve) -> list[str]:
     if name == THREADS:
         return _thread_sweep(curve)
     return [
-        f"{curve.name}: {name}={best.setting[name]} is the fastest, "
+        f"{curve.name}: {name}={best.setting[name]} is best, "
         f"{times(gain)} times as fast as {name}={worst.setting[name]}."
     ]
 
@@ -110,8 +110,7 @@ def _thread_sweep(curve: SweepCurve) -> list[str]:
     """The number of threads beyond which no point is faster, the cores, and Amdahl's serial share up to them."""
     by_count = {int(row.setting[THREADS]): _time(row) for row in curve.measured}
     cores = cores_of(curve.rows[0].machine)
-    fastest = min(by_count.values())
-    end = min(count for count, seconds in by_count.items() if seconds <= fastest * SAME)
+    end = int(curve.best.setting[THREADS]) if curve.best else 1
     told = f"{curve.name}: the speed-up ends at {end} thread{'s' * (end != 1)}"
     if 1 in by_count and end > 1:
         told += f", {times(by_count[1] / by_count[end])} times as fast as one"
@@ -125,8 +124,10 @@ def _cores_beside(end: int, cores: int | None) -> str:
     """Why a speed-up over threads ends where it does: a clause, empty for an unknown number of cores."""
     if cores is None:
         return ""
-    have = f"the machine has {cores} core{'s' * (cores != 1)}"
-    return f": {have}" if end == cores else f", although {have}"
+    have = f"{cores} core{'s' * (cores != 1)}"
+    if end > cores:
+        return f", beyond the machine's {have}"
+    return f": the machine has {have}" if end == cores else f", although the machine has {have}"
 
 
 def scaling_sentences(curve: Curve) -> list[str]:
@@ -186,8 +187,6 @@ def steps_sentences(rows: list[Row]) -> list[str]:
 
 
 PUBLISHED: dict[str, str] = {
-    "sentiment": "12,545 sentences/s on 16 GPUs of a cluster (models not stated); 8 sentences/s at the first step",
-    "gpt2": "438.9 tokens/s on 16 GPUs of a cluster (models not stated)",
     "dcgan": "on a cluster's GPUs (models not stated) a second GPU pays from 200 images on, four from 1,000",
     "conv3d": "2.78 times one thread with SIMD and threads, 837 times on a GPU (models not stated)",
     "matmul": "unrolling makes no difference; 8 results per thread are best (GPUs not stated)",

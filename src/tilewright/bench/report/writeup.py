@@ -8,7 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.bench.job_ladders import JOBS as job_ladder_names
 from tilewright.bench.report import figures
+from tilewright.bench.report.job_ladders import (
+    is_job_ladder,
+    job_ladders,
+    job_name,
+    job_table,
+    of_jobs,
+    published_table,
+)
 from tilewright.bench.report.laws import curves
 from tilewright.bench.report.page import Section, html_page
 from tilewright.bench.report.pages import METHOD, jobs
@@ -32,7 +41,6 @@ from tilewright.bench.report.sweeps import curves as sweep_curves
 from tilewright.bench.report.tables import (
     Table,
     bench_tables,
-    device_of,
     groups,
     headline,
     ladder_tables,
@@ -45,7 +53,6 @@ from tilewright.bench.results import SCALING, Row, read, write_text
 from tilewright.errors import InputError
 from tilewright.ops.core.ladder import Ladder
 
-STEPS = "job_"  # prefix of the result files of ladders of whole jobs
 LADDERS, JOBS, WHOLE, SWEEPS, WORKERS = "Kernels", "Jobs", "Job ladders", "Sweeps", "Scaling"
 
 
@@ -102,8 +109,8 @@ def parts_of(rows: list[Row], ladders: dict[str, Ladder]) -> Iterator[Part]:
     """The sections that the rows have something for, machine by machine."""
     for own in groups(rows, lambda row: row.machine).values():
         swept = [row for row in own if is_sweep(row)]
-        steps = [row for row in own if row.op.startswith(STEPS)]
-        by_op = shown([row for row in own if not is_sweep(row) and row not in steps], ladders)
+        steps = [row for row in own if is_job_ladder(row)]
+        by_op = shown([row for row in own if not is_sweep(row) and not is_job_ladder(row)], ladders)
         drawings = figures.of_results(by_op, ladders)
         yield from _ladder_parts(by_op, ladders, drawings)
         yield from _job_parts(by_op, ladders, drawings)
@@ -133,18 +140,22 @@ def _job_parts(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings
         profile = [row for row in rows if row.op.endswith("_profile")]
         for some in groups(profile, lambda row: (row.size, row.dtype, row.threads)).values():
             sentences += profile_sentences(some)
-        tables = [table for file in job.files for table in bench_tables(by_op.get(file, []))]
+        tables = [table for file in job.files for table in bench_tables(by_op.get(file, []))] + _published(name)
         yield _part(JOBS, rows, name, [*sentences, *published(name)], _named(drawings, f"{name}-"), tables, job.title)
 
 
+def _published(job: str) -> list[Table]:
+    """What others published for a job that has a ladder, with their machine."""
+    table = published_table(job) if job in job_ladder_names else None
+    return [table] if table else []
+
+
 def _step_parts(rows: list[Row]) -> Iterator[Part]:
-    for op, own in groups(rows, lambda row: row.op).items():
-        sentences: list[str] = []
-        for (dtype, threads), some in groups(own, lambda row: (row.dtype, max(row.threads, 0) > 0)).items():
-            device = "CPU" if threads else device_of(0)
-            sentences += [f"{dtype}, {device}: {sentence}" for sentence in steps_sentences(some)]
-        title = f"Steps of {op.removeprefix(STEPS)}"
-        yield _part(WHOLE, own, op, [*sentences, *published(op.removeprefix(STEPS))], {}, bench_tables(own), title)
+    for (_, op), own in job_ladders(rows).items():
+        name = job_name(own[0])
+        drawn = {f"{op}.svg": next(iter(of_jobs(own).values()))}
+        tables = [job_table(own), *_published(name)]
+        yield _part(WHOLE, own, op, steps_sentences(own), drawn, tables, f"Steps of {name}")
 
 
 def _sweep_parts(rows: list[Row]) -> Iterator[Part]:

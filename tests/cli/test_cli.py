@@ -102,7 +102,7 @@ def test_the_familiar_shape(run, small):
     code, out, errors = run(*small)
     lines = out.splitlines()
     assert code == 0 and errors == ""
-    assert " Model:      TextCNN, m" in lines and " Output:     out.bin" in lines
+    assert " Model:      m" in lines and " Output:     out.bin" in lines
     assert sum("...Done!" in line for line in lines) >= 5 and "Checking input: 20 sentences...Done!" in out
     times = {
         name: float(line.split()[2])

@@ -33,7 +33,7 @@ ladder = Ladder(
     Rung("simt.gather", needs=SIMT, calls=("conv1d",),
          idea="embedding, then conv1d of its rows, ReLU and maximum fused",
          kernel="embedding_conv1d.simt.gather:convolve", prepare="embedding_conv1d.simt.gather:prepare_filters",
-         memory="embedding_conv1d.memory:plain"),
+         memory="embedding_conv1d.memory:device_filters"),
     Rung("simt.table_sums", after="simt.gather", needs=SIMT, c=LIMBS, calls=("matmul",),
          idea="each pair of token and tap is multiplied once; one thread per feature adds table rows",
          kernel="embedding_conv1d.simt.gather_add:add_rows", prepare="embedding_conv1d.device_table:prepare_whole",

@@ -5,10 +5,11 @@ The tests hold each figure against the arrays that `prepare` makes.
 
 from tilewright.ops.conv1d import Problem as Branch
 from tilewright.ops.conv1d import ladder as branches
-from tilewright.ops.core.ladder import Memory
+from tilewright.ops.core.ladder import Memory, preferring
 from tilewright.ops.core.layers import layer
 from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE
 from tilewright.ops.embedding_conv1d.problem import Problem
+from tilewright.ops.embedding_conv1d.simt.gather import CONVOLUTION
 from tilewright.ops.gemm.memory import padded
 from tilewright.ops.matmul import Problem as Product
 from tilewright.ops.matmul import ladder as products
@@ -26,9 +27,10 @@ def filters(problem: Problem) -> Memory:
     return Memory(sum(one.prepared for one in found), max(one.preparing for one in found))
 
 
-def plain(problem: Problem) -> Memory:
-    """None: conv1d's kernel takes the caller's own weights."""
-    return Memory()
+def device_filters(problem: Problem) -> Memory:
+    """As `filters`, for the rung of conv1d that `simt.gather` runs."""
+    with preferring(conv1d=CONVOLUTION):
+        return filters(problem)
 
 
 def matrices(problem: Problem) -> Memory:

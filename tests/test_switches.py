@@ -40,7 +40,11 @@ def _prompts():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("without", [{"kv-cache"}, {"prefix-sharing"}, {"kv-cache", "prefix-sharing"}], ids=" ".join)
+@pytest.mark.parametrize(
+    "without",
+    [{"kv-cache"}, {"prefix-sharing"}, {"kv-cache", "prefix-sharing"}],
+    ids=lambda names: " ".join(sorted(names)),
+)
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(max_tokens=7, n=2)], ids=["greedy", "drawn"])
 def test_completions_keep_their_bits(prompts, dtype, without, params, monkeypatch):
     config = GPT2Config(**TINY)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilewright.bench.report.job_ladders import MEASURED, job_ladders, job_name, job_table, published_table
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
 from tilewright.bench.report.tables import (
@@ -95,12 +96,18 @@ SWEPT = (
 
 
 def pages(
-    by_op: dict[str, list[Row]], ladders: dict[str, Ladder], figures: list[str], swept: list[Row]
+    by_op: dict[str, list[Row]],
+    ladders: dict[str, Ladder],
+    figures: list[str],
+    swept: list[Row],
+    stepwise: list[Row],
 ) -> dict[str, str]:
     """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg". swept: the
-    rows of sweeps; without them there is no page of sweeps."""
+    rows of sweeps; stepwise: those of ladders of jobs. Without such rows there is no such page."""
     machines = list(by_machine(by_op))
-    written = {"index.md": _index(by_op, ladders, swept)}
+    written = {"index.md": _index(by_op, ladders, swept, stepwise)}
+    if stepwise:
+        written["job-ladders.md"] = _page(_steps(stepwise, figures))
     if swept:
         written["sweeps.md"] = _page(_sweeps(swept, figures))
     for op, ladder in ladders.items():
@@ -178,7 +185,21 @@ def _sweeps(swept: list[Row], figures: list[str]) -> Iterator[str]:
             yield sweep_table(some).markdown()
 
 
-def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[Row]) -> str:
+def _steps(stepwise: list[Row], figures: list[str]) -> Iterator[str]:
+    yield "# From naive to today's"
+    yield f"{MEASURED} [How to run it](../guide/job-ladder.md)."
+    for name, rows in groups(stepwise, job_name).items():
+        yield f"## {name}"
+        for (machine, op), some in job_ladders(rows).items():
+            yield f"### On {machine_title(machine)}"
+            yield _images(figures, f"{machine}/{op}.svg")
+            yield job_table(some).markdown()
+        if table := published_table(name):
+            yield "### Published"
+            yield table.markdown()
+
+
+def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[Row], stepwise: list[Row]) -> str:
     parts = [
         "# Results",
         METHOD,
@@ -197,6 +218,8 @@ def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[
         "## Operations",
         "\n".join(f"* [{op}]({op}.md): {_measured_on(by_op.get(op, []))}" for op in ladders),
     ]
+    if stepwise:
+        parts += ["## Steps", f"* [From naive to today's](job-ladders.md): {_measured_on(stepwise)}"]
     if swept:
         parts += ["## Parameters", f"* [Sweeps](sweeps.md): {_measured_on(swept)}"]
     return _page(iter(parts))

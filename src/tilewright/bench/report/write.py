@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tilewright.bench.report import figures, headline, page, pages, svg
+from tilewright.bench.report.job_ladders import is_job_ladder, of_jobs
 from tilewright.bench.report.shown import shown
 from tilewright.bench.report.sweeps import is_sweep, of_sweeps
 from tilewright.bench.report.tables import bench_tables, ladder_tables, sizes_tables
@@ -35,8 +36,9 @@ def write(root: Path) -> list[Path]:
         raise InputError("there are no results here", path=results, remedy="measure first: `make bench`")
     all_ladders = ladders()
     swept = [row for row in rows if is_sweep(row)]
-    by_op = shown([row for row in rows if not is_sweep(row)], all_ladders)
-    drawings = figures.of_results(by_op, all_ladders) | of_sweeps(swept)
+    stepwise = [row for row in rows if is_job_ladder(row)]
+    by_op = shown([row for row in rows if not (is_sweep(row) or is_job_ladder(row))], all_ladders)
+    drawings = figures.of_results(by_op, all_ladders) | of_sweeps(swept) | of_jobs(stepwise)
     made = {}
     for path in [root / "README.md", *sorted((docs / "learn").glob("*.md"))]:
         if path.exists():
@@ -46,9 +48,9 @@ def write(root: Path) -> list[Path]:
     made |= {results / name: svg.standalone(drawing) for name, drawing in drawings.items()}
     if picture := headline.picture(by_op, all_ladders):
         made[results / headline.PICTURE] = svg.standalone(picture)
-    written = pages.pages(by_op, all_ladders, list(drawings), swept)
+    written = pages.pages(by_op, all_ladders, list(drawings), swept, stepwise)
     made |= {docs / "results" / name: text for name, text in written.items()}
-    made[results / "report.html"] = page.page(by_op, all_ladders, drawings, swept)
+    made[results / "report.html"] = page.page(by_op, all_ladders, drawings, swept, stepwise)
     changed = [path for path, text in made.items() if write_text(path, text)]
     return changed + _removed([*results.glob("*/*.svg"), *(docs / "results").glob("*.md")], made)
 

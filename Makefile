@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python
 
-.PHONY: help setup demo check test test-long test-gpu bench bench-gpu report docs clean
+.PHONY: help setup demo check test test-long test-gpu bench bench-gpu report reference docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,14 +62,18 @@ bench-gpu: $(VENV)/.test ## measure every ladder and job on this machine's GPU, 
 	$(RUN) -m tilewright bench convolve --device cuda --save
 	$(MAKE) report
 
-report: $(VENV)/.core ## write the tables and the HTML page from results/
+report: $(VENV)/.core ## write the tables, the figures and the HTML page from results/, and the drawings of the kernels
 	$(RUN) -m tilewright report
+	$(RUN) docs/_hooks/drawings.py
 
 $(VENV)/.docs: $(VENV)/.core
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	@touch $@
 
-docs: $(VENV)/.docs ## build the documentation site into build/site; open build/site/index.html
+reference: $(VENV)/.core ## write the pages of docs/reference that are generated from the code
+	$(RUN) docs/_hooks/reference_pages.py
+
+docs: $(VENV)/.docs reference ## build the documentation site into build/site; open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 clean: ## remove .venv and what tools left behind

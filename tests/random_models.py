@@ -28,8 +28,9 @@ from model_references import alone, dcgan_images, gpt2_logits, textcnn_logits
 from random_cases import extent, maybe, pick
 from tilewright.cli import main as command_line
 from tilewright.errors import TilewrightError
+from tilewright.models.activations import ACTIVATIONS
 from tilewright.models.dcgan import DCGANConfig, DCGANLayer
-from tilewright.models.gpt2 import ACTIVATIONS, GPT2Config
+from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.textcnn import TextCNNConfig
 
 STORED = ("float32", "float32", "bfloat16", "float16")  # types of the weights on disk

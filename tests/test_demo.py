@@ -64,6 +64,7 @@ def test_all_of_it(small, capsys):
     assert (
         text.count(" s)") == 4
         and "](results/demo/faces.png)\n\n```\n$ tilewright demo\npoet continues a line (" in text
+        and " s): demo/faces.png\n" in text
     )
     assert transcript.transcript(small / "results") == transcript.MISSING
     assert sorted(os.listdir(small)) == ["results"]

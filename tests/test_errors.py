@@ -117,7 +117,7 @@ def test_a_parameter_is_named_as_its_user_spells_it():
         (lambda: tw.load("poet").generate(["a"], 5), "params is 5; SamplingParams is wanted"),
         (
             lambda: list(tw.load("poet").generate([5])),
-            "prompt 0 is int64 of shape (); integer token ids (n,) are wanted",
+            "prompt 0 (counted from 0) is int64 of shape (); integer token ids (n,) are wanted",
         ),
         (lambda: tw.matmul("a", B), "matmul: a is <U1; float32 or bfloat16 is wanted"),
         (lambda: tw.matmul(A, object()), "matmul: b is object; float32 or bfloat16 is wanted"),
@@ -155,3 +155,8 @@ def test_a_wrong_value_is_no_type_error(call):
     with pytest.raises(UsageError) as caught:
         call()
     assert not isinstance(caught.value, TypeError)
+
+
+def test_an_empty_prompt_is_named_and_the_remedy_given():
+    with pytest.raises(UsageError, match=r"^prompt 1 \(counted from 0\) is empty; .*Leave it out, or give '<\|endoft"):
+        list(tw.load("poet").generate(["a", ""]))

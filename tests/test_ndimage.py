@@ -358,3 +358,7 @@ def test_importing_compiles_nothing():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_dir_lists_the_public_names():
+    assert dir(ndi) == sorted(ndi.__all__)

@@ -23,7 +23,7 @@ from tilewright.runtime.convert.models import init_dcgan, init_textcnn
 from tilewright.runtime.fingerprint import as_called, fingerprint
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import load
-from tilewright.switches import JOBS, OPTIMISATIONS, check_switches
+from tilewright.switches import JOBS, OPTIMISATIONS, check_switches, rungs_without
 
 TEXT = TextCNNConfig(vocab_size=60, sequence_length=8, hidden_size=16, num_filters=12, kernel_sizes=(3, 5),
                      hidden_sizes=(8,))  # fmt: skip
@@ -132,6 +132,9 @@ def test_the_fingerprint_has_the_switches_that_may_change_bits():
     assert "without" not in fingerprint("draw", Settings(without=frozenset({"graphs"})), "float32")
     table = as_called(Settings(device="cpu", without=frozenset({"token-table"})))
     assert table.rungs == {"embedding_conv1d": "cpu.gather"}
+    assert rungs_without({"token-table"}, "cpu", table.rungs) == table.rungs
+    with pytest.raises(UsageError, match="Give only one"):
+        rungs_without({"token-table"}, "cpu", {"embedding_conv1d@1": "cpu.gather_add"})
 
 
 @pytest.fixture(name="run")
@@ -164,7 +167,8 @@ def test_a_job_without_a_cache_writes_the_same_file_and_resumes(run, tmp_path):
     assert run(*GENERATE)[0] == 0
     wanted = (tmp_path / "out.txt").read_bytes()
     code, out, _ = run(*GENERATE, "--without", "kv-cache", "--without", "prefix-sharing")
-    assert code == 0 and "Nothing to do" in out, "these switches keep the bits, so this is the same job"
+    assert code == 0 and "kv-cache, prefix-sharing\n" in out, "the banner names them"
+    assert "Nothing to do" in out, "these switches keep the bits, so this is the same job"
     assert run(*GENERATE, "--without", "kv-cache", "--without", "prefix-sharing", "--restart")[0] == 0
     assert (tmp_path / "out.txt").read_bytes() == wanted
 
@@ -183,6 +187,8 @@ def test_plan_counts_the_recomputed_prefixes(run):
         assert code == 0
         return json.loads(out)["flops"]
 
+    text = run("plan", *GENERATE, "--without", "kv-cache")[1]
+    assert "rate: not known: saved rows are of jobs with every optimisation, this one has no kv-cache" in text
     assert flops("--without", "kv-cache") > 1.5 * flops() == 1.5 * flops("--without", "prefix-sharing")
 
 

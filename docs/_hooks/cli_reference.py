@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from tilewright.cli import VERBS, app
+from tilewright.cli._verb import plain_range
 
 FOLDER = "reference/cli/"
 KIND = re.compile(r"<(int|float|list\[str\]|str)(?: range)?>")  # how typer writes the type of a value without a name
@@ -67,7 +68,8 @@ def _options(command: Any, context: Any) -> dict[str, list[str]]:
         kind = "Arguments" if param.param_type_name == "argument" else "Options"
         panel = getattr(param, "rich_help_panel", None) or kind
         spelled = html.escape(KIND.sub(lambda match: KINDS[match[1]], name).rstrip()).replace("|", "&#124;")
-        tables.setdefault(panel, []).append(f"| <code>{spelled}</code> | {escaped(text).replace('|', '&#124;')} |")
+        meaning = escaped(plain_range(text)).replace("|", "&#124;")
+        tables.setdefault(panel, []).append(f"| <code>{spelled}</code> | {meaning} |")
     return tables
 
 

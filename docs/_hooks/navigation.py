@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cli_reference import verb_pages
-
 Entry = str | dict[str, Any]
 
 
@@ -28,10 +26,9 @@ def expanded(entries: Iterable[Entry], docs: Path) -> Iterable[Entry]:
 
 
 def pages(docs: Path, folder: str) -> list[str]:
-    """The pages of a folder below `docs`, relative to it: `index.md` first, the others by name; then generated ones."""
+    """The pages of a folder below `docs`, relative to it: `index.md` first, the others by name."""
     found = sorted((docs / folder).glob("*.md"), key=lambda page: (page.name != "index.md", page.name))
-    generated = [page for page in verb_pages() if page.startswith(folder)]
-    return [page.relative_to(docs).as_posix() for page in found] + generated
+    return [page.relative_to(docs).as_posix() for page in found]
 
 
 def _is_page(value: str | list[Entry]) -> bool:

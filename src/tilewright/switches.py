@@ -72,14 +72,15 @@ def changing_bits(without: Collection[Switch]) -> list[str]:
 
 
 def rungs_without(without: Collection[str], device: str, forced: Mapping[str, str]) -> dict[str, str]:
-    """The rungs that the switches force, by operation. forced: those that the caller forces, also for layers.
+    """The rungs that the switches force, by operation. forced: those that the caller forces, by operation or layer.
 
     Raises UsageError if the caller forces another one.
     """
     if "token-table" not in without:
         return {}
     rung = WITHOUT_TABLE[device]
-    if (other := forced.get(f"{TABLE}@1", forced.get(TABLE, rung))) != rung:
-        rule = f"it runs {TABLE}={rung}, and the rung {TABLE}={other} is forced"
-        raise UsageError(parameter="--without", value="token-table", rule=rule, remedy="give only one of the two")
+    for target, other in forced.items():
+        if target.partition("@")[0] == TABLE and other != rung:
+            rule = f"it runs {TABLE}={rung}, and the rung {target}={other} is forced"
+            raise UsageError(parameter="--without", value="token-table", rule=rule, remedy="give only one of the two")
     return {TABLE: rung}

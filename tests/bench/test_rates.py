@@ -80,6 +80,10 @@ def test_workers_pay_as_long_as_they_scaled():
     assert scaling(wanted, rows, 3, 8).workers == 2, "no more than shards"
     assert scaling(job("draw", 100, 1.0), rows, 100, 8) == (4, 4.0, None), "cores per worker, by rule"
     assert scaling(wanted, [], 1, 8).workers == 1
+    few = [row("scaling", f"local, {n}", "gpt2, 16 prompts", 16, 1.0, versus_below=faster, label=str(n))
+           for n, faster in ((1, 1.0), (2, 1.1))]  # fmt: skip
+    assert scaling(wanted._replace(records=20), [*rows, *few], 100, 8).workers == 1, "of a job of this size"
+    assert scaling(wanted, [*rows, *few], 100, 8).workers == 4
     assert scaling(wanted._replace(threads=0), [], 100, 2) == (2, 2.0, None)
     assert rates.PAYS < 1
 

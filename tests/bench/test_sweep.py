@@ -8,7 +8,17 @@ import pytest
 
 from tilewright.bench import climb, results, sweep
 from tilewright.bench.climb import parts
-from tilewright.bench.report.sweeps import CROSS, Steps, bits, curves, of_sweeps, sweep_figure, sweep_table, sweeps
+from tilewright.bench.report.sweeps import (
+    CROSS,
+    Steps,
+    bits,
+    curves,
+    of_sweeps,
+    speed_ups,
+    sweep_figure,
+    sweep_table,
+    sweeps,
+)
 from tilewright.bench.report.write import write
 from tilewright.bench.results import read, save
 from tilewright.errors import InputError, Refused
@@ -116,6 +126,21 @@ def test_the_table_marks_the_best_point_of_each_curve(swept):
     assert [(line[0], line[2]) for line in best] == [("a", "2"), ("b", "3")]
     assert "refused: no" in table.rows[-1] and "tile" in table.header and "device" in table.header
     assert [curve.best.point for curve in curves(rows)] == ["tile=2", "tile=3"]
+
+
+def test_the_best_point_is_the_smallest_value_on_the_plateau(swept):
+    times = {"3": 1.00, "2": 1.015, "9": 0.999, "1": 2.0}
+    rows = [swept("a", f"threads={n}", ms=ms) for n, ms in times.items()]
+    assert [curve.best.point for curve in curves(rows)] == ["threads=2"]
+    assert list(speed_ups(rows)) == ["The speed-up ends at 2 threads."]
+    rows += [swept("b", f"threads={n}", ms=10 / n) for n in (1, 2)] + [swept("c", f"threads={n}") for n in (1, 2)]
+    assert list(speed_ups(rows)) == [
+        "The speed-up of c on tiny, 8x8x8 ends at 1 thread.",
+        "The speed-up of a on tiny, 8x8x8; b on tiny, 8x8x8 ends at 2 threads.",
+    ]
+    assert list(speed_ups(rows[-2:])) == ["The speed-up ends at 1 thread."]
+    assert list(speed_ups(rows[-4:-2])) == ["The speed-up does not end before 2 threads."]
+    assert list(speed_ups([swept("a", "tile=1")])) == []
 
 
 def test_a_figure_has_a_curve_per_kernel_case_and_second_value(swept):

@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -43,7 +46,7 @@ def test_a_missing_engine_is_a_line_with_its_reason(run, monkeypatch):
 def test_whether_a_job_could_run_on_the_gpu_is_said(run, monkeypatch):
     monkeypatch.setattr("tilewright.runtime.devices.no_gpu", lambda: "it is elsewhere")
     _, text = run("doctor")
-    assert "--device cuda     does not: there is no GPU to run on: it is elsewhere\n" in text
+    assert "--device cuda     does not work: there is no GPU to run on: it is elsewhere\n" in text
     monkeypatch.setattr("tilewright.runtime.devices._check_gpu", lambda: None)
     _, text = run("doctor")
     assert "--device cuda     works\n" in text
@@ -72,7 +75,7 @@ def test_the_cache_is_described_and_not_made(monkeypatch, tmp_path):
 
 def test_a_library_that_is_not_there_is_named():
     found = doctor.examine()
-    found["versions"] = {"python": "3.12.1", "torch": None}
+    found["versions"] = {"python": "3.12.1", "numba": None, "nibabel": "5.2", "tifffile": None, "zarr": "3.0"}
     found["roofs"] = [
         {"threads": 2, "copy_gbytes_s": 30.25, "float32_gflops": 400.4, "bfloat16_gflops": None, "amx_gflops": 1500.0}
     ]
@@ -81,8 +84,22 @@ def test_a_library_that_is_not_there_is_named():
     }  # fmt: skip
     text = doctor.readable(found)
     assert "roofs, GPU        copy 4,277 GB/s, float32 60.0 TFLOP/s, bfloat16 736.0 TFLOP/s; to it 55.0 GB/s" in text
-    assert "not installed     torch\n" in text
+    assert "not installed     numba\n" in text
+    assert (
+        "extra volume      missing - nibabel 5.2, tifffile missing, zarr 3.0 (NIfTI, TIFF and Zarr volumes); pip"
+        in text
+    )
+    assert "pip install -e '.[volume]'\n" in text
     assert "roofs, 2 threads  copy 30.2 GB/s, float32 400 GFLOP/s, AMX 1,500 GFLOP/s" in text
+
+
+def test_extras_are_those_of_the_package():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    for extra, (names, _) in doctor.EXTRAS.items():
+        wanted = {re.split("[<>=]", one)[0] for one in project["optional-dependencies"][extra]} - {"numpy", "mpich"}
+        assert set(names) == wanted
+    ours = {re.split("[<>=]", one)[0] for one in project["dependencies"]}
+    assert set(doctor.LIBRARIES) == ours | {"llvmlite"}
 
 
 @pytest.mark.parametrize(

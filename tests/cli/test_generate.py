@@ -360,7 +360,7 @@ def test_stopped_in_the_middle(run, monkeypatch):
         patch.setattr(GPT2, "forward", stopped)
         code, _, errors = run("--max-tokens", "20", "--grace", "0")
     announced, _, error = errors.partition("\n")
-    assert announced.startswith("SIGTERM: finishing what is on its way, for at most 0 s")
+    assert announced.startswith("SIGTERM: stopping: finishing the shards in progress, for at most 0 s")
     assert code == 75 and "stopped by SIGTERM" in one_paragraph(error)
     assert Path("out.jsonl").read_bytes() == wanted and sorted(os.listdir(".")) == before
     assert run("--max-tokens", "20")[0] == 0 and len(read()[0]["token_ids"]) == 20

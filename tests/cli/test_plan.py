@@ -14,6 +14,7 @@ import pytest
 from options import replaced
 from tilewright.bench.rates import WORKLOADS
 from tilewright.bench.results import PEER, Row, save
+from tilewright.cli._plan_time import trial_command
 from tilewright.cli.plan import JOBS, options_of
 from tilewright.hardware import machine_name
 from tilewright.runtime.convert.models import init_dcgan, init_gpt2, init_textcnn
@@ -74,9 +75,9 @@ def test_it_says_it_in_words(run, small):
         assert ("tiles of" in text) == (verb == "convolve")
     assert run(*("classify", *SMALL["classify"], "--shard-size", "10"))[0] == 0
     text = run("plan", "classify", *SMALL["classify"])[1]
-    assert "shards: 4, of 10 sentences" in text and "the job is finished, and nothing is to be done" in text
+    assert "shards: 4, of 10 sentences" in text and "the job is finished, nothing to do" in text
     assert (
-        "2 workers and who hands out shards"
+        "2 workers and their supervisor"
         in run("plan", "draw", *SMALL["draw"], "--shard-size", "10", "--workers", "2")[1]
     )
 
@@ -134,9 +135,9 @@ def test_a_job_that_was_begun_for_other_results_is_refused(run, small):
     code, _, errors = run("plan", "draw", *other)
     assert code == 2 and "seed was 3 and is 4" in errors
     code, text, _ = run("plan", "draw", *other, "--restart")
-    assert code == 0 and "\n--restart throws away what was done before, 1 shard, when its own first one is" in text
+    assert code == 0 and "\n--restart removes the earlier work, 1 shard, when its own first shard is finished" in text
     assert json.loads(run("plan", "draw", *other, "--restart", "--json")[1])["shards_thrown_away"] == 1
-    assert "throws away" not in run("plan", "draw", *SMALL["draw"])[1]
+    assert "--restart removes" not in run("plan", "draw", *SMALL["draw"])[1]
 
 
 def test_every_option_of_a_verb_is_one_of_its_plan():
@@ -162,7 +163,8 @@ def test_a_gpu_that_is_elsewhere_can_be_planned_for(run, small, verb):
     assert code == 0, errors
     assert "expected peak, on the GPU" in text and "the GPU has 80.0 GiB: it fits" in text
     assert ("through the GPU's memory" in text) == (verb == "generate")
-    assert "workers that pay: 1; an estimate, one per GPU" in text and "--device cuda --save` saves one" in text
+    assert "useful workers: 1; more of them gain little (an estimate: one per GPU; " in text
+    assert "--device cuda --save` measures this machine" in text
     told = json.loads(run(*line, "--device", "cuda", "--json")[1])
     assert told["device"] == "cuda" and told["shards"] == 1 and told["peak_memory"] > 600 << 20
     assert told["peak_memory"] >= told["memory"]["CUDA"] and told["total_memory"] is None
@@ -192,10 +194,11 @@ def test_a_saved_measurement_gives_the_rate_and_without_one_a_command_is_named(r
     """Of this machine, class and number of threads only."""
     code, text, errors = run("plan", verb, *SMALL[verb], "--threads", "1")
     assert code == 0, errors
-    assert "rate: not known: ./results has no row of " in text and "--threads 1 --save` saves one" in text
+    assert "rate: not known: there is no similar job beside the output, and no measurement in ./results" in text
     assert json.loads(run("plan", verb, *SMALL[verb], "--json")[1])["expected_seconds"] is None
-    command = text.partition("rate: ")[2].split("`")[1].split()
-    assert command[0] == "tilewright" and run(*command[1:], "--help")[0] == 0
+    command = text.partition(" Or: `")[2].split("`")[0].split()
+    assert command[:2] == ["tilewright", "bench"] and "--threads 1 --save" in text
+    assert run(*command[1:], "--help")[0] == 0
     names = {"generate": "as given", "classify": "table exists"}
     size = {"generate": "124M, course: 16 -> 8", "convolve": "256x256x256-3x3x3-constant"}.get(verb, "100 records")
     row = Row(WORKLOADS[verb], names.get(verb, "tilewright"), size, "float32", 1, 8000, 2.0, 2.0, 2.0, 3, gflops=10.0,
@@ -204,9 +207,33 @@ def test_a_saved_measurement_gives_the_rate_and_without_one_a_command_is_named(r
     built = replace(row, rung="table inside", median_s=3.0)
     save(tmp_path / "results", machine_name(), [*others, row, *([built] if verb == "classify" else [])])
     text = run("plan", verb, *SMALL[verb], "--threads", "1")[1]
-    assert "rate: about " in text and f"by results/{machine_name()}/{row.op}.csv: {row.rung}, {size}" in text
+    assert "rate: about " in text and f"Source: results/{machine_name()}/{row.op}.csv: {row.rung}, {size}" in text
     told = json.loads(run("plan", verb, *SMALL[verb], "--threads", "1", "--json")[1])
     assert 0 < told["expected_seconds"] < 60 and row.op in told["measured_in"]
+
+
+@pytest.mark.parametrize("verb", JOBS)
+def test_a_similar_job_beside_the_output_gives_the_rate(run, small, verb):
+    """As the advised trial is one; a volume has no shorter trial, so a job of it is started."""
+    line = ("plan", verb, *SMALL[verb], "--threads", "1")
+    text = run(*line)[1]
+    advised = text.partition("rate: not known")[2].split("`")[1].split()
+    ran = advised if verb != "convolve" else ["tilewright", verb, *replaced(SMALL[verb], "-o", "try.npy")]
+    assert ran[:2] == ["tilewright", verb] and run(*ran[1:])[0] == 0
+    text = run(*line)[1]
+    count = "20 planes" if verb == "convolve" else "20 "
+    assert "rate: about " in text and f"Source: {ran[-1]}.job took " in text and f" s for {count}" in text
+    told = json.loads(run(*line, "--json")[1])
+    assert told["measured_in"] == f"{ran[-1]}.job" and 0 < told["expected_seconds"] < 60
+    other = ("--dtype", "float64" if verb == "convolve" else "bfloat16")
+    assert json.loads(run(*line, *other, "--json")[1])["expected_seconds"] is None
+
+
+def test_a_trial_has_the_words_of_its_job_and_a_name_of_its_own():
+    given = ["--model", "m", "-n", "900", "-o", "a b/out/", "--json", "--output=x"]
+    assert trial_command("draw", given, "a b/out/", 900) == "tilewright draw --model m -n 20 -o 'a b/try/'"
+    assert trial_command("draw", given, "a b/out/", 20) is None
+    assert trial_command("convolve", [], "out.npy", 900) is None
 
 
 def test_a_job_whose_records_are_all_bad_has_no_rate(run, small, tmp_path):
@@ -221,7 +248,7 @@ def test_a_job_whose_records_are_all_bad_has_no_rate(run, small, tmp_path):
 
 def test_a_rate_that_cannot_be_measured_is_told(run, small):
     text = run("plan", "convolve", *SMALL["convolve"], "--dtype", "float64")[1]
-    assert "rate: not known: `tilewright bench convolve` measures float32 only" in text
+    assert "rate: not known: " in text and "`tilewright bench convolve` measures float32 only" in text
 
 
 def tilewright(*arguments):

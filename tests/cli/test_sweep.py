@@ -4,7 +4,7 @@ import pytest
 
 from tilewright.bench import sweep
 from tilewright.bench.results import read
-from tilewright.cli.sweep import parse_values
+from tilewright.cli._values import parse_values
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.softmax.ladder import ladder

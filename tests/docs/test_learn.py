@@ -105,7 +105,7 @@ def test_sentences_are_short(path):
 
 def test_the_drawings_are_those_that_the_program_draws(tmp_path):
     """So a constant of a kernel and its drawing agree. Words that leave their box stop the program."""
-    subprocess.run([sys.executable, HOOKS / "drawings", tmp_path], check=True)
+    subprocess.run([sys.executable, HOOKS / "drawings.py", tmp_path], check=True)
     drawn = {path.name: path.read_text() for path in tmp_path.glob("*.svg")}
     assert drawn == {path.name: path.read_text() for path in (LEARN / "img").glob("*.svg")}
     used = {name for path in PAGES for name in re.findall(r"\(img/([\w-]+\.svg)\)", path.read_text())}

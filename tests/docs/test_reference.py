@@ -21,9 +21,18 @@ def text_of(page: str) -> str:
     return (DOCS / page).read_text("utf-8")
 
 
+def test_generated_pages_are_committed_as_the_code_makes_them():
+    """So their links work in a clone. After a change of a docstring or an option: `make reference`."""
+    made = hook("reference_pages")
+    assert not [page for page in made.PAGES if text_of(page) != made.text_of(page)]
+    assert {page.name for page in (DOCS / "reference/cli").iterdir()} == {f"{verb}.md" for verb in VERBS}
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_has_a_page_with_every_option(verb):
+    assert f"(cli/{verb}.md)" in text_of("reference/index.md")
     page = hook("cli_reference").verb_page(verb)
+    assert "x>=" not in page and "<=x" not in page and "&lt;=x" not in page
     group = typer.main.get_command(app)
     command = group.get_command(group.context_class(group), verb)
     for each in (command, *(getattr(command, "commands", None) or {}).values()):

@@ -183,6 +183,20 @@ def test_a_damaged_stream(rng):
         load("v.nii.gz")
 
 
+def test_a_wrong_suffix_is_named(rng):
+    data = bytes(nifti_bytes(rng))
+    for name, content, message in (
+        ("packed.nii", gzip.compress(data), r"is compressed with gzip.*Rename it to packed\.nii\.gz$"),
+        ("plain.nii.gz", data, r"is not compressed.*Rename it to plain\.nii$"),
+        ("m.nii.gz", gzip.compress(b"\0\0\0\1" + data[4:]), r"FreeSurfer.*Rename it to m\.mgz.*'m\.nii\.gz'"),
+        ("p.nii", b"\x89PNG\r\n" + data[6:], r"is no NIfTI file: it is a PNG picture\. Convert it"),
+    ):
+        with open(name, "wb") as file:
+            file.write(content)
+        with pytest.raises(InputError, match=message):
+            load(name)
+
+
 def test_several_gzip_members(rng):
     data = bytes(nifti_bytes(rng))
     with open("v.nii.gz", "wb") as file:

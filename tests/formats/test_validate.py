@@ -132,6 +132,19 @@ def test_lines(tmp_path, records, message):
     assert message is None or message in result.first
 
 
+def test_all_records_that_differ_are_counted_and_three_are_named(tmp_path):
+    """Only record 0 was named, also if all others were equal or none was."""
+    found = [{"id": i, "text": "b" if i % 2 else "a", "logits": [i + 0.5 * (i == 6)]} for i in range(9)]
+    wanted = [{"id": i, "text": "a", "logits": [i]} for i in range(10)]
+    result = validate(lines(tmp_path, found), lines(tmp_path, wanted, "ref.jsonl"))
+    assert (result.passed, result.checked, result.differing, result.error) == (False, 9, 5, 0.5 / 6)
+    named = [f"record {i} (id {i}): text is 'b' and 'a' is wanted" for i in (1, 3, 5)]
+    assert result.reasons == [*named, "the output ends after 9 records"]
+    assert result.detail.startswith("5 of 9 records differ, counted from 0; record 1 (id 1)")
+    assert "at record 6 (id 6), logit 0" in result.detail
+    assert "differ" not in validate(lines(tmp_path, wanted), lines(tmp_path, wanted, "ref.jsonl")).detail
+
+
 @pytest.mark.parametrize("reference", ["", "\n", '{"id": 1}\n'])
 def test_no_records_are_no_pass(tmp_path, reference):
     (tmp_path / "out.jsonl").write_text("\n")

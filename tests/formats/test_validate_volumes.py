@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tilewright import ndimage
 from tilewright.errors import InputError
 from tilewright.formats import validate_volumes as module
 from tilewright.formats.validate_volumes import is_volume, validate_volumes
@@ -51,6 +52,56 @@ def test_what_is_not_finite_fails(array):
     found = validate_volumes("v.npy", "ref.npy")
     assert not found.passed and found.first.startswith("voxel [1, 2, 3] is nan")
     assert not validate_volumes("v.npy", "v.npy").passed
+
+
+def blobs(rng):
+    """Smooth blobs of 1000, on which the weights of laplace nearly cancel, and noise of 50."""
+    z, y, x = np.mgrid[:24, :24, :24]
+    smooth = 1000 * np.exp(-((z - 12) ** 2 + (y - 9) ** 2 + (x - 14) ** 2) / 200)
+    return {"smooth": smooth.astype(np.float32), "noise": (50 * rng.standard_normal(z.shape)).astype(np.float32)}
+
+
+FILTERS = {
+    "sobel": lambda a, mode="reflect": ndimage.sobel(a, 0, mode=mode),
+    "laplace": lambda a, mode="reflect": ndimage.laplace(a, mode=mode),
+    "gaussian": lambda a, mode="reflect": ndimage.gaussian_filter(a, 1.5, mode=mode),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("kind", ["smooth", "noise"])
+def test_float32_passes_and_wrong_results_fail(rng, kind, name):
+    """An elementwise relative error refused the correct sobel and laplace of float32, because both cross zero."""
+    filtered, volume = FILTERS[name], blobs(rng)[kind]
+    right = filtered(volume.astype(np.float64))
+    wrong = {
+        "shifted": np.roll(right, 1, axis=2),
+        "mode": filtered(volume.astype(np.float64), "mirror"),
+        "noise": right * (1 + 1e-4 * rng.uniform(-1, 1, right.shape)),
+    }
+    np.save("ref.npy", right)
+    np.save("v.npy", filtered(volume))
+    assert validate_volumes("v.npy", "ref.npy").passed
+    for what, values in wrong.items():
+        np.save("v.npy", values)
+        found = validate_volumes("v.npy", "ref.npy")
+        assert not found.passed, what
+        assert found.limit == 5e-5 * np.abs(right).max()
+        assert "is allowed: 5e-05 of" in found.detail and "largest absolute value of the reference" in found.detail
+
+
+@pytest.mark.parametrize(("error", "passes"), [(0, True), (2e-5, True), (1e-4, False)])
+def test_a_reference_of_zeros_has_the_scale_1(array, error, passes):
+    np.save("ref.npy", 0 * array)
+    np.save("v.npy", 0 * array + np.float32(error))
+    assert validate_volumes("v.npy", "ref.npy").passed is passes
+
+
+def test_the_decimals_of_a_text_are_no_error(array):
+    write("v.npy", 1e-3 * array)
+    write("v.txt", 1e-3 * array)
+    found = validate_volumes("v.txt", "v.npy")
+    assert found.passed and found.error > 5e-5 * found.scale and "rounding of a .txt" in found.detail
 
 
 def test_shapes(array):

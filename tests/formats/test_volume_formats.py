@@ -10,7 +10,7 @@ from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats import volumes
 from tilewright.formats.names import suffix_of
 from tilewright.formats.volume_formats import form_of, open_volume
-from tilewright.formats.volumes import ArrayVolume
+from tilewright.formats.volumes import ArrayVolume, check_shape
 from volume_files import creating
 
 NAMES = ("v.npy", "v.nii", "v.nii.gz", "v.tif", "v.tiff", "v.zarr", "v.txt")
@@ -152,6 +152,36 @@ def test_what_is_no_volume(name, shape, dtype, message):
         nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), name)
     with pytest.raises(InputError, match=message):
         open_volume(name)
+
+
+OTHERS = [
+    ("a.mgz", r"nibabel\.save\(nibabel\.load\('a\.mgz'\), 'a\.nii\.gz'\)"),
+    ("a.DCM", "dcm2niix"),
+    ("a.nrrd", "SimpleITK"),
+    ("a.npz", "numpy.save"),
+]
+
+
+@pytest.mark.parametrize(("name", "advice"), OTHERS)
+def test_other_formats_are_converted(name, advice):
+    with pytest.raises(UsageError, match=rf"is no format of volumes that is read\. .*{advice}"):
+        open_volume(name)
+    with pytest.raises(UsageError, match="does not say its format"):
+        form_of(name, SHAPE, np.dtype("f4"), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "wanted"),
+    [
+        ("a.npy", (4,), r"1 dimension, \(4,\); three are wanted: \(z, y, x\)\. Use tilewright\.ndimage"),
+        ("a.npy", (4, 5), r"2 dimensions, .*\(z, y, x\)\. Save the image as .* array\[None\], .* gaussian:0,1\.5,1\.5"),
+        ("a.nii", (4, 5), r"2 dimensions, .*\(i, j, k\)\. Save .* array\[:, :, None\], .* gaussian:1\.5,1\.5,0"),
+        ("a.npy", (4, 5, 6, 2), r"4 dimensions, .*\. Save one channel or one time"),
+    ],
+)
+def test_the_advice_fits_the_dimensions(name, shape, wanted):
+    with pytest.raises(InputError, match=wanted):
+        check_shape(name, shape, np.dtype("f4"))
 
 
 def test_names(tmp_path):

@@ -184,7 +184,7 @@ def test_logits_that_overflow_fail_the_record():
     model.norm[0][:] = 1e38
     for params in KINDS.values():
         assert all(one.failed for one in answers(model, [Request(0, np.array([1, 2]), params)])[0])
-    with pytest.raises(UsageError, match="prompt 0: the logits are not finite"):
+    with pytest.raises(UsageError, match=r"prompt 0 \(counted from 0\): the logits are not finite"):
         list(model.generate([[1, 2]], GREEDY))
 
 
@@ -223,7 +223,7 @@ def test_a_prompt_is_named_by_its_place_among_many(rng):
     assert [one.outputs for one in tiny().generate(prompts.astype(np.uint16), GREEDY)] == wanted
     prompts[300, 2] = V
     for given in (prompts, list(prompts), prompts.tolist()):
-        with pytest.raises(UsageError, match=rf"prompt 300: token id {V} at 2"):
+        with pytest.raises(UsageError, match=rf"prompt 300 \(counted from 0\): token id {V} at 2"):
             list(tiny().generate(given, GREEDY))
 
 

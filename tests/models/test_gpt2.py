@@ -157,7 +157,7 @@ def test_a_wrong_weight_is_caught(rng):
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
-        ([], "is empty; at least one token id"),
+        ([], r"\(counted from 0\) is empty; a prompt has at least one token\. Leave it out$"),
         ([1.5], "float64"),
         ([[1]], r"shape \(1, 1\)"),
         ([0, 97], "token id 97 at 1 is outside 0 to 96"),

@@ -254,11 +254,11 @@ def test_sentences_may_be_text(reader_of_letters):
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        (["good", ""], "sentence 1 is empty; a sentence has at least one word"),
-        ([" \n"], "sentence 0 is empty"),
-        (["a\udcff"], "sentence 0 is no valid Unicode: character 1 is half of a surrogate pair"),
-        (["a", [0] * 13], "sentence 1 has 13 ids; the model takes 1 to 12"),
-        ([[]], "sentence 0 has 0 ids"),
+        (["good", ""], r"sentence 1 \(counted from 0\) is empty; a sentence has at least one word\. Leave it out"),
+        ([" \n"], r"sentence 0 \(counted from 0\) is empty"),
+        (["a\udcff"], r"sentence 0 \(counted from 0\) is no valid Unicode: character 1 is half of a surrogate pair"),
+        (["a", [0] * 13], r"sentence 1 \(counted from 0\) has 13 ids; the model takes 1 to 12"),
+        ([[]], r"sentence 0 \(counted from 0\) has 0 ids"),
         ([[3, 30]], "sentence 0, position 1: 30 is no token id"),
         ([b"abc"], "sentence 0 is bytes; text or a sequence of up to 12 token ids is wanted"),
         ("good", "sentences is one text; a list of sentences is wanted"),

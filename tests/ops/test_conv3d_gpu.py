@@ -98,6 +98,25 @@ def test_a_cube_of_every_size_has_the_bits_of_the_naive_rung(tile, rng):
         assert torch.equal(conv3d(x, weights, mode="mirror"), expected)
 
 
+def test_a_cube_is_refused_by_its_own_tile():
+    """K = 9 fits in a block with a tile of 1 or 2, though not with the default."""
+    fits = {tile: not any("threads" in why for why in cubes_refuse(tile, K=9)) for tile in (1, 2, 3, 4)}
+    assert fits == {1: True, 2: True, 3: False, 4: False}
+
+
+def cubes_refuse(tile: int, K: int) -> list[str]:
+    return CUBES.varied(tile=tile).refuses(replace(SMALL, KD=K, KH=K, KW=K))
+
+
+@pytest.mark.skipif(bool(CUBES.refuses(SMALL)), reason="; ".join(CUBES.refuses(SMALL)))
+def test_a_cube_of_one_takes_nine_taps(rng):
+    x, weights = made(rng, 1, 1, 1), rng.standard_normal((9, 9, 9), dtype=np.float32)
+    with using(conv3d="simt.naive"):
+        expected = conv3d(x, weights)
+    with trying("conv3d", CUBES.varied(tile=1)):
+        assert torch.equal(conv3d(x, weights), expected)
+
+
 @pytest.mark.skipif(bool(CUBES.refuses(SMALL)), reason="; ".join(CUBES.refuses(SMALL)))
 @pytest.mark.parametrize(
     ("tile", "K", "words"),

@@ -35,6 +35,7 @@ JOBS = {  # command line -> the operations that it runs, those beneath others in
         "embedding_conv1d", "matmul", "embedding", "conv1d",
     ),
     ("draw", "-n", "2"): ("matmul", "conv_transpose2d"),
+    ("draw", "-n", "2", "--without", "folding"): ("matmul", "conv_transpose2d", "batchnorm"),
     ("draw", "-n", "2", "--rung", "conv_transpose2d=cpu.phases"): ("matmul", "conv_transpose2d", "elementwise"),
     ("convolve", "-i", "32.npy", "--kernel", "box:3"): ("conv3d",),
     ("convolve", "-i", "32.npy", "--kernel", "box:3", "--dtype", "float64"): ("correlate",),
@@ -119,6 +120,8 @@ REFUSED = [
     (["convolve", "-i", "32.npy", "--kernel", "box:3"], "correlate=cpu.naive", "on float32: convolve runs conv3d"),
     (["convolve", "-i", "64.npy", "--kernel", "box:3"], "conv3d=cpu.rows", "on float64: convolve runs correlate"),
     (["classify", "-i", "ids.bin"], "conv1d=cpu.taps", "only beneath embedding_conv1d=cpu.gather"),
+    (["draw", "-n", "1"], "batchnorm=cpu.naive", "folded into the weights: draw runs conv_transpose2d instead. Give "
+     "--without folding"),
     (["draw", "-n", "1"], "elementwise=cpu.vectors", "only beneath conv_transpose2d=cpu.phases"),
 ]  # fmt: skip
 

@@ -48,6 +48,21 @@ def test_a_wrong_name_lists_the_names(here, monkeypatch):
     assert named_models.named_models() == []
 
 
+@pytest.mark.parametrize("name", ["gpt2", "openai-community/gpt2"])
+def test_a_model_of_hugging_face_is_downloaded_by_its_own_command(here, name):
+    command = f"`hf download {name} config.json model.safetensors tokenizer.json --local-dir gpt2`"
+    with pytest.raises(InputError, match=rf"^{name}: no such model: .*tilewright downloads nothing.*{command}"):
+        tw.load(name)
+
+
+@pytest.mark.parametrize("name", ["params.bin", "./gpt2", "models/gpt2", "a/b/gpt2"])
+def test_a_path_is_no_model_of_hugging_face(here, name):
+    (here / "models").mkdir()
+    with pytest.raises(InputError, match="no such model") as caught:
+        tw.load(name)
+    assert "hf download" not in str(caught.value)
+
+
 CARDS = {"none": None, "empty": "", "no front": "# x\ntask: x\n", "other": "---\ntask x\nother: 1\npath: /etc\n"}
 
 

@@ -51,6 +51,18 @@ def test_bar():
     assert "50%" in stream.getvalue() and "sentences/s" in stream.getvalue()
 
 
+def test_after_a_request_to_stop_the_time_of_the_stop_is_shown(clock):
+    stream, left = io.StringIO(), [float("inf")]
+    with JobProgress("sentences", stream, stops_in=lambda: left[0]) as watch:
+        watch.begin(Records(0, 100, 20))
+        watch.at_work(0, 1)
+        for left[0] in (float("inf"), 12.0):
+            clock[0] += 10
+            watch.at_work(0, 5)
+    running, stopping = stream.getvalue().splitlines()
+    assert running.endswith(" left") and stopping.endswith(", stopping within 12 s")
+
+
 def shard(number, records):
     return SimpleNamespace(shard=number, records=records, finished=1.0, seconds=1.0, figures={})
 

@@ -115,12 +115,17 @@ class Scaling(NamedTuple):
 def scaling(job: Job, rows: list[Row], most: int, units: int) -> Scaling:
     """How many workers pay. most: shards of the job. units: cores or GPUs here.
 
-    By saved rows of the same kind of job, else by the rule: one worker per GPU, on a CPU as many as have `job.threads`
-    cores each.
+    By saved rows of the same kind of job with the nearest number of records, else by the rule: one worker per GPU, on a
+    CPU as many as have `job.threads` cores each.
     """
     measured = [row for row in rows if row.op == "scaling" and row.size.partition(",")[0] in SCALED[job.verb]]
-    paying = [row for row in measured if (row.versus_below or 0) >= PAYS * int(row.label) and int(row.label) <= most]
-    if measured and paying:
+    nearest = min((row.rows for row in measured), key=lambda rows: abs(math.log(rows / max(job.records, 1))), default=0)
+    paying = [
+        row
+        for row in measured
+        if row.rows == nearest and (row.versus_below or 0) >= PAYS * int(row.label) and int(row.label) <= most
+    ]
+    if paying:
         best = max(paying, key=lambda row: row.versus_below or 0)
         return Scaling(int(best.label), best.versus_below or 1, best)
     workers = max(1, min(units // max(job.threads, 1), most))

@@ -22,6 +22,7 @@ from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import naming
 from tilewright.ops.core.ladder import operations
 
+SCALING = "scaling"  # the operation of rows of `bench scaling`
 PEER = "peer"  # a row's `check` where it is not ours
 JOB_LADDER = "job_"  # how the name of a job ladder's result file begins; the job follows
 SLOW = "; slow here"  # how it ends if the machine chooses another rung, though this one takes the case
@@ -36,7 +37,7 @@ class Row:
     process, roof_*. versus_below: rate over that of the rung it stands on. check: see PEER and SLOW. peer_ratio: how
     many times faster than `peer`, from interleaved rounds. session: when the bench was started. noise: why the figures
     may be noise, see `bench.noise`. point: of a sweep, the values of its parameters: "tile=8, block=64"; the first one
-    is the figure's x axis.
+    is the figure's x axis. Of scaling: "workers=2, hosts=1, devices=2".
     """
 
     op: str
@@ -78,6 +79,11 @@ class Row:
         return self.size, self.dtype, self.threads
 
     @property
+    def engine(self) -> str:
+        """What ran the shards of a row of `bench scaling`: local, mpi or ray; "" of any other row."""
+        return self.rung.partition(",")[0] if self.op == SCALING else ""
+
+    @property
     def setting(self) -> dict[str, str]:
         """The values of a sweep's parameters."""
         return dict(pair.split("=", 1) for pair in self.point.split(", ")) if self.point else {}
@@ -117,9 +123,9 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
     """Write rows to folder/<machine>/<op>.csv, each file as a whole.
 
     Of a ladder an earlier session of the same dtype goes if the new one has as many rungs in each of its climbs. Of a
-    workload all earlier rows of the same climb go, of a job's ladder those of the same size and dtype, of a sweep those
-    of the same kernel, case and parameters. Raises InputError if an existing file is no result file, ResourceError if
-    it cannot be written.
+    workload all earlier rows of the same climb (and engine) go, of a job's ladder those of the same size and dtype, of
+    a sweep those of the same kernel, case and parameters. Raises InputError if an existing file is no result file,
+    ResourceError if it cannot be written.
     """
     stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine, "session": session()}
     written = []
@@ -138,15 +144,15 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
 
 def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
     """The earlier rows of an operation that stay. whole: it has a ladder, whose sessions stay or go as a whole."""
-    if new[0].point:
+    if new[0].point and not new[0].engine:
         again = {row.swept for row in new}
         return [row for row in old if row.swept not in again]
     if new[0].op.startswith(JOB_LADDER):
         sizes = {row.climb[:2] for row in new}
         return [row for row in old if row.climb[:2] not in sizes]
     if not whole:
-        climbs = {row.climb for row in new}
-        return [row for row in old if row.climb not in climbs]
+        again = {(row.climb, row.engine) for row in new}
+        return [row for row in old if (row.climb, row.engine) not in again]
     again = {(row.origin, row.climb, row.rung) for row in new}
     old = [row for row in old if (row.origin, row.climb, row.rung) not in again]
     measured = Counter(row.climb for row in new if row.check != PEER)

@@ -34,30 +34,32 @@ from tilewright.errors import (
 )
 
 VERBS = {
-    "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or the course's binary files.",
-    "classify": "Classify sentences with a TextCNN: text, JSON lines, Parquet, or the course's binary files.",
+    "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or binary token ids.",
+    "classify": "Classify texts with a BERT, RoBERTa, DistilBERT or TextCNN: text, JSON lines or Parquet.",
     "draw": "Draw images with a DCGAN: .txt, .npy, .png or .bmp.",
     "convolve": "Filter a volume: text, .npy, NIfTI, TIFF or Zarr. It may be larger than memory.",
-    "plan": "Print what a job would need: shards, memory and disk.",
-    "status": "Show how far a job is, and who works on it.",
+    "plan": "Print what a job would need: shards, memory, disk and time.",
+    "status": "Show how far a job is, and the process that runs it.",
     "verify": "Check that the output and the shards of a job are intact.",
     "validate": "Compare an output with a reference: PASS or FAIL.",
     "models": "List the models that come with the package: poet, critic and portraits.",
-    "convert": "Convert a model from PyTorch, or between a model directory and the course's file.",
+    "convert": "Convert a model from PyTorch, or between a model directory and a headerless .bin file.",
     "init": "Make a model of any size with random weights.",
     "ladder": "Check and time every kernel of an operation.",
-    "sweep": "Time kernels against a parameter: threads, tile, block size.",
+    "show": "Show one kernel: idea, cost, source, machine code, drawing.",
+    "sweep": "Time kernels or a job against a parameter: threads, tile, batch size.",
     "bench": "Time a whole workload beside other libraries.",
     "report": "Write tables, figures and a page from the measured results.",
+    "writeup": "Write a report of this machine from its measured results.",
     "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
     "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
     "doctor": "Show this machine, and what is missing on it.",
 }
 
 EXIT_CODES = """Exit codes: 0 finished, and the summary counts the bad records; 1 a comparison failed, or every record
-is bad; 2 wrong usage; 3 bad input or weights; 4 the machine lacks something (disk, memory, permission, GPU); 5
-internal error, or more bad records than --max-errors; 75 stopped, the same command resumes; 130 second Ctrl-C, or the
-first where nothing can be resumed."""
+is bad; 2 wrong usage, or no verb; 3 bad input or weights; 4 the machine lacks something (disk, memory, permission,
+GPU); 5 internal error, or more bad records than --max-errors; 75 stopped, the same command resumes; 130 second Ctrl-C,
+or the first where nothing can be resumed."""
 
 NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python says where the system gives none
 HELP = {"help_option_names": ["-h", "--help"]}

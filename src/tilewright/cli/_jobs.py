@@ -161,7 +161,7 @@ def threads_of(options: Any) -> int:
 
 
 def device_row(options: Any) -> dict[str, str]:
-    """The row of the banner that says where the job runs."""
+    """The rows of the banner that say where the job runs, and without what."""
     from tilewright.runtime.devices import place_for
 
     device = place_for(options.device, options.dtype or "float32")
@@ -169,7 +169,12 @@ def device_row(options: Any) -> dict[str, str]:
     if device == "cpu":
         threads = threads_of(options)
         device = f"cpu, {threads} thread{'s' * (threads > 1)}"
-    return workers | {"Device": device}
+    return workers | {"Device": device, **without_row(options)}
+
+
+def without_row(options: Any) -> dict[str, str]:
+    """The row of the banner that names the optimisations that are switched off."""
+    return {"Without": ", ".join(sorted(set(options.without)))} if options.without else {}
 
 
 @dataclass

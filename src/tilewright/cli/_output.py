@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from math import isfinite
+from math import floor, isfinite, log10
 from typing import Any
 
 from tilewright.errors import ResourceError, printable
@@ -72,10 +72,11 @@ def banner(verb: str, rows: dict[str, str]) -> str:
 
 def summary(report: Any, count: int, rate: float, unit: str) -> str:
     """What a job did. count: of `unit`; rate: units a second of the timed part."""
+    total = report.seconds["total"]
     timed = [
-        f"Elapsed time: {report.seconds.get('run', 0.0):f} (sec)",
-        f"Throughput: {rate:f} ({unit}/sec)",
-        f"Whole run: {report.seconds['total']:f} (sec), {count / report.seconds['total']:f} ({unit}/sec)",
+        f"Elapsed time: {significant(report.seconds.get('run', 0.0), 4)} (sec)",
+        f"Throughput: {significant(rate)} ({unit}/sec)",
+        f"Whole run: {significant(total, 4)} (sec), {significant(count / total)} ({unit}/sec)",
     ]
     lines = [
         *(timed if report.computed or not report.job else ()),  # else there was nothing to do
@@ -89,6 +90,14 @@ def summary(report: Any, count: int, rate: float, unit: str) -> str:
     if report.validation:
         lines += [f"Validation...{'PASS' if report.validation.passed else 'FAIL'}", f"  {report.validation.detail}"]
     return "\n".join(lines)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with this many significant digits, never with an exponent: 30506151.7 -> "30500000"."""
+    if not value or not isfinite(value):
+        return f"{value:g}"
+    decimals = digits - 1 - floor(log10(abs(value)))
+    return f"{round(value, decimals):.{max(decimals, 0)}f}"
 
 
 def _of_workers(report: Any) -> str:

@@ -53,7 +53,7 @@ class Verb(TyperCommand):
                     title = OTHERS
                 if param.param_type_name == "argument":
                     title = ARGUMENTS
-                groups.setdefault(title, []).append((_plain_names(record[0], title), _plain_range(record[1])))
+                groups.setdefault(title, []).append((_plain_names(record[0], title), plain_range(record[1])))
         for title, records in sorted(groups.items(), key=_rank):
             with formatter.section(title):
                 formatter.write_dl(records)
@@ -108,7 +108,7 @@ def _plain_names(names: str, title: str) -> str:
     return re.sub(r"<([^<>]*)>$", lambda found: found[1].removesuffix(" range"), names)
 
 
-def _plain_range(about: str) -> str:
+def plain_range(about: str) -> str:
     """An option's help with the limits of its value in words: "[default: 16; at least 1]"."""
     text, bracket, limits = about.rpartition("  [")
     if not bracket or not limits.endswith("]"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,8 +15,13 @@ from tilewright.cli._output import say, show
 from tilewright.errors import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from tilewright.bench.noise import Watch
     from tilewright.bench.results import Row
+
+    Saver = Callable[[list[Row]], list[Path]]  # writes rows, and what is drawn of them
 
 Dtype = Literal["float32", "bfloat16"]
 Against = Annotated[
@@ -55,13 +62,13 @@ class Sentiment(Common):
 
 @verb(Sentiment)
 def sentiment(options: Sentiment) -> None:
-    """Classify sentences with the course's TextCNN at full size, beside PyTorch.
+    """Classify sentences with a TextCNN of 200 M weights, beside PyTorch.
 
     \b
     tilewright bench sentiment --threads 2
 
-    The sentences come from --input. Without it they are the course's 16,384 if ./course or the folder named by
-    TILEWRIGHT_COURSE has them, else the sample in the package.
+    The sentences come from --input. Without it they are the 16,384 in sentiment_inputs.bin if ./course or the folder
+    named by TILEWRIGHT_COURSE has that file, else the sample in the package.
     """
     watch, device = _begin(options, options.dtype, options.threads)
     from tilewright.bench.workloads.sentiment import bench
@@ -94,7 +101,7 @@ class Gpt2(Common):
             "-n",
             min=1,
             metavar="N",
-            help="Prompts of the course's workload.",
+            help="Prompts of the workload course.",
             show_default="1,024, or 6,400 on a GPU",
         ),
     ] = None
@@ -102,7 +109,7 @@ class Gpt2(Common):
         str | None,
         Option(metavar="LIST", help="Some of course, batch, single, sampled.", show_default="all but sampled"),
     ] = None
-    max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt of the course's workload.")] = 8
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt of the workload course.")] = 8
     dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
     rounds: Rounds = 3
@@ -116,9 +123,9 @@ def gpt2(options: Gpt2) -> None:
     \b
     tilewright bench gpt2 --only batch --dtype bfloat16
 
-    The prompts come from --input. Without it they are the course's 8,192 if ./course or the folder named by
-    TILEWRIGHT_COURSE has them, else random token ids. Workloads: course, 8 new tokens for each of 1,024 prompts (6,400
-    on a GPU); batch, 128 for each of 64 (1,024 on a GPU); single, 64 for one prompt.
+    The prompts come from --input. Without it they are the 8,192 in gpt2_input.bin if ./course or the folder named by
+    TILEWRIGHT_COURSE has that file, else random token ids. Workloads: course, as in a student report, 8 new tokens for
+    each of 1,024 prompts (6,400 on a GPU); batch, 128 for each of 64 (1,024 on a GPU); single, 64 for one prompt.
     """
     watch, device = _begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.gpt2 import COUNT, USUAL, Setting, bench, model_name, random_prompts, random_weights
@@ -140,11 +147,10 @@ def gpt2(options: Gpt2) -> None:
             workloads=tuple(options.only.split(",")) if options.only else USUAL, profile=options.profile,
             against=_names(options.against, usual), device=device,
         )  # fmt: skip
-        rows = []
-        for dtype in ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,):
-            rows += bench(setting, dtype=dtype, say=_indented)
+        dtypes = ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,)
+        parts = (part for dtype in dtypes for part in bench(setting, dtype=dtype, say=_indented))
+        rows = _saved(parts, options, watch)
     _show_tables(rows)
-    _finish(rows, options, watch)
     if options.profile and device != "cpu":
         from tilewright.bench.workloads.gpt2_profile import leave
 
@@ -169,7 +175,7 @@ class Dcgan(Common):
 
 @verb(Dcgan)
 def dcgan(options: Dcgan) -> None:
-    """Draw images with the course's generator and random weights, beside PyTorch. Then time each layer.
+    """Draw images with a DCGAN generator of 5 M random weights, beside PyTorch. Then time each layer.
 
     \b
     tilewright bench dcgan --count 256
@@ -181,18 +187,18 @@ def dcgan(options: Dcgan) -> None:
     classes: dict[str, tuple[str, ...]] = {"both": ("float32", "bfloat16")}
     if device != "cpu":
         classes = {"float32": ("float32", "float16"), "both": ("float32", "float16", "bfloat16")}
-    count, rows = options.count or IMAGES[device], []
+    count = options.count or IMAGES[device]
     with threads(options.threads):
         where = f"{thread_count()} threads" if device == "cpu" else "on the GPU"
         say(f"DCGAN, 64 x 64 pixels, random weights; {counted(count, 'image')}; {where}")
-        for dtype in classes.get(options.dtype, (options.dtype,)):
-            say(f"{dtype}:")
-            rows += bench(
-                count, dtype=dtype, device=device, against=_names(options.against, ("torch",)),
-                rounds=options.rounds or ROUNDS[device], say=_indented,
-            )  # fmt: skip
+        measured = partial(
+            bench, count, device=device, against=_names(options.against, ("torch",)),
+            rounds=options.rounds or ROUNDS[device], say=_indented,
+        )  # fmt: skip
+        dtypes = classes.get(options.dtype, (options.dtype,))
+        parts = (part for dtype in dtypes for part in measured(dtype=dtype))
+        rows = _saved(parts, options, watch)
     _show_tables(rows)
-    _finish(rows, options, watch)
 
 
 @dataclass
@@ -233,13 +239,33 @@ class Scaling(Common):
         str | None, Option(metavar="LIST", help="Some of sentiment, gpt2, dcgan, dcgan-pixels.", show_default="all")
     ] = None
     count: Annotated[
-        int | None,
-        Option("--count", "-n", min=1, metavar="N", help="Records per job.", show_default="by the job and the device"),
+        str | None,
+        Option(
+            "--count",
+            "-n",
+            metavar="LIST",
+            help="Records per job, one number or several, as in 10,100,1000.",
+            show_default="by the job and the device",
+        ),
     ] = None
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products.")] = "float32"
     max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt, for gpt2.")] = 8
-    workers: Annotated[str, Option(metavar="LIST", help="Numbers of workers, beginning with 1.")] = "1,2"
-    engine: Annotated[Literal["local", "mpi"], Option(help="What runs the shards.")] = "local"
+    workers: Annotated[
+        str | None,
+        Option(metavar="LIST", help="Numbers of workers, or of Ray actors, beginning with 1.", show_default="1,2"),
+    ] = None
+    ranks: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="Numbers of MPI ranks, beginning with 1. They may run on several hosts, see --launcher.",
+            show_default="1,2 with --engine mpi",
+        ),
+    ] = None
+    engine: Annotated[
+        Literal["local", "mpi", "ray"] | None,
+        Option(help="What runs the shards.", show_default="mpi with --ranks, else local"),
+    ] = None
     launcher: Annotated[
         str, Option(metavar="COMMAND", help="The command that starts {n} MPI ranks, for --engine mpi.")
     ] = "mpiexec -n {n}"
@@ -255,29 +281,49 @@ def scaling(options: Scaling) -> None:
 
     \b
     tilewright bench scaling --only gpt2 --workers 1,2,4
+    tilewright bench scaling --only dcgan -n 100,1000 --ranks 1,2,4,8,16
+
+    Amdahl's law and the Universal Scalability Law are fitted to the speed-ups. With --engine mpi or ray the workers are
+    ranks or actors, on all hosts of the launcher or the cluster. --save saves the rows and a figure.
     """
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
+    from tilewright.bench.report.scaling import save_scaling
     from tilewright.bench.workloads.scaling import COUNT, JOBS, Setting, bench
 
     jobs = tuple((options.only or ",".join(JOBS)).split(","))
-    workers = parse_sizes(options.workers)
     if not set(jobs) <= set(JOBS):
         raise typer.BadParameter(f"{options.only!r}: there are {', '.join(JOBS)}", param_hint="--only")
-    if workers[:1] != (1,) or list(workers) != sorted(workers):
-        raise typer.BadParameter(f"{options.workers!r}: write 1,2,4", param_hint="--workers")
+    engine, workers = _engine_and_workers(options)
+    counts = parse_sizes(options.count or "")
+    if (options.count is not None and not counts) or any(count < 1 for count in counts):
+        raise typer.BadParameter(f"{options.count!r}: write 10,100,1000", param_hint="--count")
     watch, device = _begin(options)
-    rows = []
     with TemporaryDirectory() as temporary:
         setting = Setting(
-            Path(options.folder or temporary), workers, options.engine, device, options.dtype, options.launcher,
+            Path(options.folder or temporary), workers, engine, device, options.dtype, options.launcher,
             options.max_tokens, options.tiny,
         )  # fmt: skip
-        for job in jobs:
-            rows += bench(job, options.count or COUNT[device][job], setting, _indented)
+        found = (bench(job, count, setting, _indented) for job in jobs for count in counts or (COUNT[device][job],))
+        rows = _saved(found, options, watch, save_scaling)
     _show_tables(rows)
-    _finish(rows, options, watch)
+
+
+def _engine_and_workers(options: Scaling) -> tuple[str, tuple[int, ...]]:
+    """The engine, and the numbers of its workers or ranks. Raises BadParameter for options that exclude each other."""
+    engine = options.engine or ("mpi" if options.ranks is not None else "local")
+    if options.ranks is not None and engine != "mpi":
+        raise typer.BadParameter(f"{options.ranks!r}: only --engine mpi has ranks; use --workers", param_hint="--ranks")
+    if options.ranks is not None and options.workers is not None:
+        both = f"{options.ranks!r}, and --workers {options.workers}: both count the ranks; give one"
+        raise typer.BadParameter(both, param_hint="--ranks")
+    given = options.workers if options.ranks is None else options.ranks
+    workers = parse_sizes("1,2" if given is None else given)
+    if workers[:1] != (1,) or list(workers) != sorted(set(workers)):
+        hint = "--workers" if options.ranks is None else "--ranks"
+        raise typer.BadParameter(f"{given!r}: write 1,2,4", param_hint=hint)
+    return engine, workers
 
 
 ABOUT = """Time a whole workload beside other libraries, on this machine and in one run.
@@ -302,7 +348,18 @@ def _begin(options: Common, dtype: str | None = None, threads: int | None = None
     return Watch(), device
 
 
-def _finish(rows: list[Row], options: Common, watch: Watch) -> None:
+def _saved(parts: Iterable[list[Row]], options: Common, watch: Watch, saver: Saver | None = None) -> list[Row]:
+    """The rows of all parts. Each part is saved before the next is measured. watch: begun before the first one."""
+    from tilewright.bench.noise import Watch
+
+    rows: list[Row] = []
+    for part in parts:
+        _finish(part, options, watch, saver)
+        rows, watch = rows + part, Watch()
+    return rows
+
+
+def _finish(rows: list[Row], options: Common, watch: Watch, saver: Saver | None = None) -> None:
     """Warn of noise, and save."""
     from tilewright.bench.noise import warning
     from tilewright.bench.results import save_here
@@ -310,7 +367,7 @@ def _finish(rows: list[Row], options: Common, watch: Watch) -> None:
     rows = watch.noted(rows)
     if text := warning(rows):
         say(text, err=True)
-    for path in save_here(rows) if options.save else ():
+    for path in (saver or save_here)(rows) if options.save else ():
         say(f"written to {path}")
 
 

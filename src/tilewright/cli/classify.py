@@ -132,14 +132,18 @@ def job_of(options: Options) -> ClassifyJob:
 
 @verb(Options)
 def classify(options: Options) -> None:
-    """Classify sentences with a TextCNN.
+    """Classify texts with a BERT, RoBERTa or DistilBERT, or with a TextCNN.
 
     \b
     tilewright classify --model critic -i reviews.txt -o labels.jsonl
+    tilewright classify --model ./distilbert-sst2 -i reviews.jsonl -o labels.jsonl
 
-    Input: each line of a .txt file is a sentence; blank lines are skipped. A .jsonl line is {"id": 7, "text": "..."},
-    or has "tokens" in place of "text". Lines without an id are counted from 1. A sentence that is longer than the model
-    takes is cut, and the summary says how many were.
+    Input: each line of a .txt file is a sentence, and its id is the line's number. A blank line is counted but gives no
+    line of the output. A .jsonl line is {"id": 7, "text": "..."}, or has "tokens" in place of "text". Lines without an
+    id are counted from 1. A sentence that is longer than the model takes is cut, and the summary says how many were.
+
+    Models: a directory from Hugging Face with config.json, model.safetensors and tokenizer.json whose architecture ends
+    in ForSequenceClassification (bert, roberta, distilbert; on the CPU), or a textcnn, also on a GPU.
 
     Errors: a sentence that cannot be used gets an output line with its error, and the summary counts it. A .bin output
     cannot hold errors: there the first bad sentence stops the job with exit code 3.
@@ -165,7 +169,7 @@ def classify(options: Options) -> None:
 
 def _banner(options: Options) -> str:
     rows = {
-        "Model": f"TextCNN, {options.model}",
+        "Model": options.model,
         "Input": options.input,
         "Output": options.output,
         "Sentences": "all" if options.count is None else f"{options.count:,}",

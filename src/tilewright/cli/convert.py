@@ -11,23 +11,25 @@ from tilewright.cli._output import say
 
 def convert(
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help="A model directory, the course's file, or a PyTorch state dict.")
+        str, typer.Argument(metavar="SRC", help="A model directory, a headerless .bin file, or a PyTorch state dict.")
     ],
     destination: Annotated[
-        str, typer.Argument(metavar="DST", help="The new model directory; the course's file if SRC is a directory.")
+        str,
+        typer.Argument(metavar="DST", help="The new model directory; a headerless .bin file if SRC is a directory."),
     ],
     force: Annotated[bool, typer.Option("--force", help="Replace an existing DST.")] = False,
 ) -> None:
-    """Convert a model to a directory with config.json and model.safetensors, or such a directory to the course's file.
+    """Convert a model to a directory with config.json and model.safetensors, or such a directory to a headerless
+    .bin file.
 
     \b
     tilewright convert params.bin sentiment
 
-    Three files of a university course can be converted: params.bin, model_parameters.bin and network.bin. They have
-    no header, so only the course's model sizes fit in them.
+    Headerless .bin files are those of a university course: params.bin (TextCNN), model_parameters.bin (GPT-2) and
+    network.bin (DCGAN). Only models with the sizes of that course fit in them.
 
     PyTorch's state dicts (.safetensors, .pt, .pth, .ckpt, pytorch_model.bin) are converted to a directory. PyTorch
-    reads them in a process of its own, with weights_only. A GPT-2 or a TextCNN needs its config.json in the same
+    reads them in a separate process, with weights_only. A GPT-2 or a TextCNN needs its config.json in the same
     directory; its tokenizer is copied. For a DCGAN, give the generator's weights (netG). They do not contain the
     strides: every layer is assumed to double the size, and config.json can be edited.
 

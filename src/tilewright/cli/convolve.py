@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, settings_of, threads_of
+from tilewright.cli._jobs import JobOptions, Speaker, settings_of, threads_of, without_row
 from tilewright.cli._options import (
+    CHECKS,
     FILES,
     MACHINE,
     RUNS,
@@ -17,7 +18,6 @@ from tilewright.cli._options import (
     Json,
     Rungs,
     Threads,
-    Tolerance,
     Validate,
     parse_bytes,
     verb,
@@ -44,7 +44,7 @@ class Options(JobOptions):
             "--kernel",
             "-k",
             metavar="KERNEL",
-            help="gaussian:SIGMA and box:SIZE in voxels, laplace, sobel:AXIS, a FILE.npy, or "
+            help="gaussian:SIGMA and box:SIZE in voxels, one or one per axis, laplace, sobel:AXIS, a FILE.npy, or "
             "a FILE.txt with K and then K x K x K numbers.",
             rich_help_panel=FILES,
         ),
@@ -93,7 +93,15 @@ class Options(JobOptions):
     ] = None
     max_errors: Annotated[int | None, Option(hidden=True)] = None
     validate: Validate = None
-    tolerance: Tolerance = 1e-4
+    tolerance: Annotated[
+        float,
+        Option(
+            metavar="X",
+            min=0,
+            help="A voxel passes if its error is at most X times the largest absolute value of the reference.",
+            rich_help_panel=CHECKS,
+        ),
+    ] = 5e-5
     rung: Rungs = None
     json: Json = False
 
@@ -129,6 +137,7 @@ def convolve(options: Options) -> None:
     Kernel: a kernel from a file is not flipped, as in scipy.ndimage.correlate. The functions named convolve of SciPy
     and tilewright.ndimage flip it: for their result, reverse the file's kernel along every axis. gaussian, box, laplace
     and sobel are scipy.ndimage's gaussian_filter, uniform_filter, laplace and sobel; the result is written as floats.
+    A SIGMA of 0 leaves an axis unfiltered, as in gaussian:1.5,1.5,0.
 
     Formats: the file names say the formats, and every pair of them works. Axes are (z, y, x) as in the array; for
     NIfTI, nibabel's (i, j, k). As text, a volume is D H W and its values, x fastest, with six decimals. .npy, .nii and
@@ -186,5 +195,6 @@ def _banner(options: Options) -> str:
         "Precision": options.dtype or "as the input; float32 for integers",
         "Device": _device(options.device),
         "Threads": str(threads_of(options)),
+        **without_row(options),
     }
     return banner("convolve", rows)

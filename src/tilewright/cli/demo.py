@@ -19,13 +19,13 @@ def demo(
     ] = False,
 ) -> None:
     """Continue a line of verse, judge reviews, draw faces and smooth a volume, with the models of the package. Then run
-    the course's four jobs at full size.
+    four jobs at full size: sentiment, text, images and a volume.
 
     \b
     tilewright demo
 
-    The full-size jobs use random weights. The demo compares some of their results with float64, and prints their
-    speed. The pictures are written to demo/. It needs 2 GB of memory, and no network, GPU or PyTorch.
+    The full-size jobs use random weights. The demo compares some of their results with float64, and prints their speed.
+    The pictures are written to demo/ in the current directory. It needs 2 GB of memory, and no network, GPU or PyTorch.
     """
     from tilewright.bench.report import transcript
     from tilewright.demo import FOLDER, PROMPT, run

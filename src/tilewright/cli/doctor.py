@@ -11,11 +11,19 @@ import typer
 from tilewright.cli._options import Json
 from tilewright.cli._output import show
 
-INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512bf16", "amx-bf16")  # those that decide which rungs run
+INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512bf16", "amx-bf16")  # they decide which rungs run
 LIBRARIES = (
     *("numpy", "numba", "llvmlite", "safetensors", "msgspec", "typer", "rich", "psutil", "ml_dtypes"),
-    *("torch", "triton", "numba-cuda"),
+    *("tokenizers", "pillow"),
 )
+EXTRAS = {  # of the package: its libraries, and their use
+    "gpu": (("torch", "triton", "numba-cuda"), "NVIDIA GPUs"),
+    "volume": (("nibabel", "tifffile", "zarr"), "NIfTI, TIFF and Zarr volumes"),
+    "parquet": (("pyarrow",), "Parquet files"),
+    "mpi": (("mpi4py",), "workers on many nodes"),
+    "ray": (("ray",), "workers on a Ray cluster"),
+    "bench": (("torch",), "PyTorch beside our kernels"),
+}
 
 
 def doctor(
@@ -83,7 +91,7 @@ def versions() -> dict[str, str | None]:
     from importlib.metadata import PackageNotFoundError, version
 
     found: dict[str, str | None] = {}
-    for name in ("tilewright", *LIBRARIES):
+    for name in dict.fromkeys(("tilewright", *LIBRARIES, *(name for names, _ in EXTRAS.values() for name in names))):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -150,8 +158,10 @@ def readable(found: dict[str, Any]) -> str:
     cpu, memory, compiled = found["cpu"], found["memory"], found["compiled"]
     caches = ", ".join(f"{name} {size_of(size)}" for name, size in cpu["caches"].items())
     instructions = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in cpu["instructions"].items())
-    missing = [name for name, version in found["versions"].items() if version is None]
-    present = [f"{name} {version}" for name, version in found["versions"].items() if version is not None]
+    versions = found["versions"]
+    optional = {name for names, _ in EXTRAS.values() for name in names}
+    missing = [name for name, version in versions.items() if version is None and name not in optional]
+    present = [f"{name} {version}" for name, version in versions.items() if version and name not in optional]
     lines = [
         ("machine", found["machine"]),
         ("CPU", f"{cpu['name']}, {cpu['cores']} usable core{'s' if cpu['cores'] != 1 else ''}"),
@@ -163,10 +173,11 @@ def readable(found: dict[str, Any]) -> str:
     lines += [("GPU", of_gpu(gpu)) for gpu in found["gpus"]] or [("GPU", f"none - {found['no_gpu']}")]
     for engine, why in found["engines"].items():
         lines.append((f"engine {engine}", "available" if why is None else f"unavailable - {why}"))
-    lines.append(("--device cuda", "works" if found["no_cuda"] is None else f"does not: {found['no_cuda']}"))
+    lines.append(("--device cuda", "works" if found["no_cuda"] is None else f"does not work: {found['no_cuda']}"))
     lines.append(("versions", ", ".join(present)))
     if missing:
         lines.append(("not installed", ", ".join(missing)))
+    lines += [(f"extra {name}", of_extra(name, versions)) for name in EXTRAS]
     kernels = f", {compiled['kernels']} kernels, {size_of(compiled['bytes'])}" if compiled["kernels"] else ""
     where = f" ({compiled['directory']})" if compiled["directory"] else ""
     lines.append(("compiled code", f"{compiled['state']}{kernels}{where}"))
@@ -180,6 +191,15 @@ def readable(found: dict[str, Any]) -> str:
         links = ", ".join(f"{name} {rate:,.1f} GB/s" for name, rate in roof["link_gbytes_s"].items())
         lines.append(("roofs, GPU", f"copy {roof['copy_gbytes_s']:,.0f} GB/s, {speeds}; {links}"))
     return "\n".join(f"{name:<18}{text}" for name, text in lines)
+
+
+def of_extra(extra: str, versions: dict[str, str | None]) -> str:
+    """One line: the libraries of an extra with their versions, and the command that installs it if one is missing."""
+    names, use = EXTRAS[extra]
+    told = ", ".join(f"{name} {versions.get(name) or 'missing'}" for name in names)
+    if all(versions.get(name) for name in names):
+        return f"installed - {told} ({use})"
+    return f"missing - {told} ({use}); pip install 'tilewright[{extra}]', in a clone: pip install -e '.[{extra}]'"
 
 
 def of_gpu(gpu: dict[str, Any]) -> str:

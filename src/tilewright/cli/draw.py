@@ -147,9 +147,10 @@ def draw(options: Options) -> None:
     \b
     tilewright draw --model portraits -n 24 --seed 2 -o faces.png
 
-    Output: .npy holds float32 (n, height, width, channels), values from -1 to 1. .txt is the course's format. In
-    pictures, a value x becomes the 8-bit pixel int((x + 1) / 2 * 255). One picture of all images is built in memory: 3
-    bytes per pixel, 7 for .png. `tilewright plan draw` counts them, and a picture that does not fit is refused.
+    Output: .npy holds float32 (n, height, width, channels), values from -1 to 1. .txt holds the number of images, then
+    one line per image. In pictures, a value x becomes the 8-bit pixel int((x + 1) / 2 * 255). One picture of all images
+    is built in memory: 3 bytes per pixel, 7 for .png. `tilewright plan draw` counts them, and a picture that does not
+    fit is refused.
 
     Noise: a .txt input is the number of images, then the model's numbers (100) for each image, separated by white
     space. Random noise depends on the seed and on the image's number: the first 10 of 1,000 images are the same as 10

@@ -267,9 +267,9 @@ def generate(options: Options) -> None:
     \b
     tilewright generate --model poet -i lines.txt -o verse.txt --max-tokens 64 --temperature 0.7
 
-    Input: each line of a .txt file is a prompt; blank lines are skipped. A .jsonl line is {"id": 7, "prompt": "..."},
-    or has "prompt_token_ids" in place of "prompt". It may have sampling parameters of its own, by vLLM's names. Lines
-    of OpenAI's batch format work as they are.
+    Input: each line of a .txt file is a prompt, and its id is the line's number. A blank line is counted but gives no
+    line of the output. A .jsonl line is {"id": 7, "prompt": "..."}, or has "prompt_token_ids" in place of "prompt". It
+    may have sampling parameters of its own, by vLLM's names. Lines of OpenAI's batch format work as they are.
 
     Errors: a prompt that cannot be used gets an output line with its error, and the summary counts it. In a .txt output
     that line is empty. A .bin output cannot hold errors: there the first bad prompt stops the job with exit code 3.

@@ -21,7 +21,7 @@ DCGAN = {"z_size": "z_size", "base_size": "size", "channels": "channels", "kerne
 class Options:
     kind: Annotated[Literal["textcnn", "gpt2", "dcgan"], typer.Argument(metavar="KIND", help="textcnn, gpt2 or dcgan")]
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="The new model directory, or FILE.bin for the course's file.")
+        str, typer.Argument(metavar="PATH", help="The new model directory, or FILE.bin for a headerless file.")
     ]
     seed: Annotated[
         int, Option(metavar="N", min=0, max=2**63 - 1, help="Seed. The same seed gives the same weights.")
@@ -89,7 +89,7 @@ class Options:
     ] = None
     z_size: Annotated[
         int | None,
-        Option(metavar="N", min=1, help="Numbers of noise per image.", show_default="100", rich_help_panel=OF_DCGAN),
+        Option(metavar="N", min=1, help="Elements of noise per image.", show_default="100", rich_help_panel=OF_DCGAN),
     ] = None
     base_size: Annotated[
         int | None,
@@ -125,7 +125,7 @@ def init(options: Options) -> None:
     \b
     tilewright init gpt2 tiny --layers 2 --heads 4 --width 64 --context 256 --vocab-size 5000
 
-    Without options the model has the course's size: 801 MB for textcnn, 498 MB for gpt2, 21 MB for dcgan. An option of
+    Without options the model has the full size: 801 MB for textcnn, 498 MB for gpt2, 21 MB for dcgan. An option of
     another kind is refused.
     """
     given = {name: value for name, value in vars(options).items() if value is not None}

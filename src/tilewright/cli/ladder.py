@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from tilewright.cli._options import MACHINE, parse_threads, verb
 from tilewright.cli._output import say, show
+from tilewright.cli._sizes import HELP as SIZE_HELP
 from tilewright.cli._sizes import sized
 from tilewright.ops.core.ladder import operations
 
@@ -58,8 +59,7 @@ class Options:
         str | None,
         Option(
             metavar="LIST",
-            help="One problem instead of the models' sizes, as in C=8,O=32,K=3 for conv1d or shape=4x1000 for softmax. "
-            "Sizes that are missing are those of the first problem that is timed. A wrong name prints the names.",
+            help=SIZE_HELP,
             rich_help_panel=SIZES,
         ),
     ] = None

@@ -11,16 +11,23 @@ from typer import Argument, BadParameter, Option
 from tilewright.cli import generate
 from tilewright.cli._options import parse_bytes, verb
 from tilewright.cli._output import say, show, show_json
+from tilewright.cli._plan_time import effort, trial_command
+from tilewright.errors import counted
 from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
-    from tilewright.bench.rates import Job, Scaling
     from tilewright.runtime.plan import Declared, JobPlan
 
 JOBS = ("generate", "classify", "draw", "convolve")
-PROMPTS = Option("--input", "-i", metavar="FILE", help="Prompts; without: as many as --count says.")
-COMPLETIONS = Option("--output", "-o", metavar="FILE", help="Completions; without: JSON lines, in this directory.")
-GPU_MEMORY = Option("--gpu-memory", metavar="SIZE", help="Of the GPU, as in 141G; this machine's, if it has one.")
+PROMPTS = Option(
+    "--input", "-i", metavar="FILE", help="Prompts. Without it, --count prompts of --length tokens are assumed."
+)
+COMPLETIONS = Option("--output", "-o", metavar="FILE", help="Completions. Without it: JSON lines in this directory.")
+GPU_MEMORY = Option(
+    "--gpu-memory",
+    metavar="SIZE",
+    help="Memory of the GPU, as in 141G, to plan for another machine. Without it: of this machine's GPU.",
+)
 CONTEXT = {"allow_interspersed_args": False}  # what follows the verb belongs to the verb
 
 
@@ -37,7 +44,7 @@ class GenerateOptions(generate.Options):
 
     input: Annotated[str | None, PROMPTS] = None  # type: ignore[assignment]
     output: Annotated[str | None, COMPLETIONS] = None  # type: ignore[assignment]
-    length: Annotated[int, Option(min=1, help="Tokens of a prompt where no --input is given.")] = 16
+    length: Annotated[int, Option(min=1, help="Tokens per prompt, if there is no --input.")] = 16
     gpu_memory: Annotated[str | None, GPU_MEMORY] = None
 
 
@@ -52,18 +59,21 @@ def options_of(job: str) -> type:
 
 @verb(Options)
 def plan(options: Options) -> None:
-    """Print what a job would need: records, shards, memory and disk, and which shards are already there.
+    """Print what a job would need: records, shards, memory, disk and time, and which shards are already there.
 
     \b
     tilewright plan classify --model critic -i reviews.txt -o labels.jsonl
 
     Write plan before the job's own command line. A job that would be refused at its start is refused here, with the
-    same exit code. Nothing is written, and no weights are loaded. Of a long text, a sample is read; figures that come
-    from it say "about". Of a volume, and of noise above 16 MiB, only the header is read.
+    same exit code. Nothing is written, and no weights are loaded. A long text is sampled; figures that are estimated
+    from the sample say "about". Of a volume, and of noise above 16 MiB, only the header is read.
+
+    The time comes from a similar job beside the output: the same model or kernel, device and precision. Without one, it
+    comes from ./results, where `bench --save` stores measurements. Else plan prints the command of a short trial.
     """
     job, *given = options.command
     if job not in JOBS:
-        raise BadParameter(f"{job!r} is no job; {', '.join(JOBS)} are", param_hint="VERB")
+        raise BadParameter(f"{job!r} is no job; the jobs are {', '.join(JOBS)}", param_hint="VERB")
     from tilewright.cli import HELP, Verb, _app, _guarded
     from tilewright.hardware import gpus
     from tilewright.runtime.devices import gpu_elsewhere
@@ -74,7 +84,7 @@ def plan(options: Options) -> None:
     def planned(options: Any) -> None:
         memory = _gpu_memory(options)
         with gpu_elsewhere(memory is not None and not gpus()):
-            text, figures = _planned(job, module, options, memory)
+            text, figures = _planned(given, module, options, memory)
         if job == "generate" and (unused := generate.options_without_effect(options)):
             say(unused, err=True)
         if options.json:
@@ -88,12 +98,13 @@ def plan(options: Options) -> None:
     app(args=given, prog_name=f"tilewright plan {job}")
 
 
-def _planned(name: str, module: Any, options: Any, memory: int | None) -> tuple[str, dict[str, Any]]:
-    """In words, and as figures. memory: of the GPU, where it is given."""
+def _planned(given: list[str], module: Any, options: Any, memory: int | None) -> tuple[str, dict[str, Any]]:
+    """In words, and as figures. given: the options as they were typed. memory: of the GPU, where it is given."""
     from tilewright.hardware import available_memory, cpu
     from tilewright.runtime.devices import place_for
 
     found: Declared
+    name = module.__name__.rpartition(".")[2]
     plans = import_module(f"tilewright.runtime.verbs.{name}.plan")
     made = name == "generate" and options.input is None
     if name == "generate":
@@ -115,10 +126,12 @@ def _planned(name: str, module: Any, options: Any, memory: int | None) -> tuple[
     else:
         whole: JobPlan = plans.plan(_job_of(module, options, memory), memory)
         head, disk, told, found = _head(whole), _disk(whole), whole.as_dict(), whole
+    told |= {"without": sorted(set(options.without))} if options.without else {}
     threads = (options.threads or cpu().cores) if told["device"] == "cpu" else 0
-    effort, figures = _effort(name, found, told, threads)
+    trial = None if made else trial_command(name, given, options.output, found.records)
+    lines, figures = effort(name, found, told, threads, trial)
     told |= {"threads": threads, "available_memory": available_memory(), **figures}
-    return "\n".join([*head, *_memory(found, told["device"], memory), *disk, *effort]), told
+    return "\n".join([*head, *_memory(found, told["device"], memory), *disk, *lines]), told
 
 
 def _gpu_memory(options: Any) -> int | None:
@@ -154,18 +167,20 @@ def _head(found: JobPlan) -> list[str]:
         records += f", {tokens}; {figures['new_tokens']:,} new ones each"
     elif "batch" in figures:
         records += f", {figures['batch']:,} at a time"
-    state = {"new": "", "finished": "; the job is finished, and nothing is to be done"}.get(
-        begun.state, f"; {begun.done:,} of them are there ({begun.state})"
+    state = {"new": "", "finished": "; the job is finished, nothing to do"}.get(
+        begun.state, f"; {begun.done:,} of them are finished (the job is {begun.state})"
     )
     lines = [records, f"shards: {begun.cut.shards:,}, {_shard(found)}{state}"]
     lines += _noticed(found) if found.verb == "generate" else []
     if begun.thrown:
         lines.append(
-            f"--restart throws away what was done before, {begun.thrown:,} shard{'s' * (begun.thrown > 1)}, "
-            "when its own first one is there"
+            f"--restart removes the earlier work, {begun.thrown:,} shard{'s' * (begun.thrown > 1)}, "
+            "when its own first shard is finished"
         )
     if begun.touched:
-        lines.append(f"touched since the job was begun, so that their content is compared: {', '.join(begun.touched)}")
+        lines.append(
+            f"changed in time since the job began, so the run will compare their content: {', '.join(begun.touched)}"
+        )
     if "token_table" in figures:
         lines.append(_table(figures))
     return lines
@@ -177,7 +192,7 @@ def _noticed(found: JobPlan) -> list[str]:
     if figures["bad"]:
         lines.append(f"bad prompts: {about}{figures['bad']:,}, each gets an error; the first: {figures['first_bad']}")
     if figures["cut"]:
-        lines.append(f"prompts with less room in the model's context than new tokens: {about}{figures['cut']:,}")
+        lines.append(f"prompts whose new tokens do not all fit in the model's context: {about}{figures['cut']:,}")
     if figures["undrawn"]:
         names = f"{', '.join(DRAWING[:-1])} or {DRAWING[-1]}"
         lines.append(
@@ -198,7 +213,7 @@ def _shard(found: JobPlan) -> str:
         size = f"of {min(per, cut.size):,} bytes, about {each:,} {unit}"
     else:
         size = f"of {min(per, cut.count):,} {unit}"
-    return f"{size}; a stopped job loses at most one a worker ({found.processes:,})"
+    return f"{size}; a stopped job loses at most one shard per worker ({counted(found.processes, 'worker')})"
 
 
 def _table(figures: dict[str, Any]) -> str:
@@ -224,7 +239,7 @@ def _memory(found: Declared, device: str, gpu_memory: int | None) -> list[str]:
         return _rows(rows | {"expected peak, on the GPU": text})
     rows["expected peak"] = f"{_mib(peak)}   {peak:,} bytes; {available_memory() / 2**20:,.0f} MiB are free"
     if isinstance(found, JobPlan) and found.supervised:
-        rows[f"{found.processes:,} workers and who hands out shards"] = _mib(found.total_memory or 0)
+        rows[f"{found.processes:,} workers and their supervisor"] = _mib(found.total_memory or 0)
     return _rows(rows)
 
 
@@ -235,7 +250,7 @@ def _disk(found: JobPlan) -> list[str]:
     about = "" if outputs.exact else "about "
     fits = "fits" if found.needed <= found.disk else "does NOT fit: free some space or write to another disk"
     return [
-        f"output: {about}{_size(outputs.bytes)}; beside it OUT.job keeps {about}{_size(outputs.shards)}; "
+        f"output: {about}{_size(outputs.bytes)}; OUT.job beside it takes {about}{_size(outputs.shards)}; "
         f"the disk has {_size(found.disk)}: it {fits}"
     ]
 
@@ -249,106 +264,6 @@ def _made(found: Declared, options: Any) -> list[str]:
         context = f"these are more tokens than the model's context of {figures['context']:,}"
         lines.append(f"{context}: completions end there")
     return lines
-
-
-def _effort(name: str, found: Declared, told: dict[str, Any], threads: int) -> tuple[list[str], dict[str, Any]]:
-    """(lines, figures) of operations, time and workers."""
-    from tilewright.bench.rates import Job, rate, saved_rows, scaling
-    from tilewright.hardware import cpu
-    from tilewright.runtime.plan import JobPlan
-    from tilewright.runtime.start import visible_gpus
-
-    job = Job(name, told["dtype"], threads, found.records, found.flops, found.figures)
-    lines, figures = _work(found, told, threads) if name == "generate" else ([], {})
-    rows = saved_rows(job)
-    most = found.figures.get("planes", found.records)
-    if isinstance(found, JobPlan) and found.begun.done:  # its shards stay as they are; a new job has more if need be
-        most = found.begun.cut.shards
-    measured = rate(job, rows)
-    units = cpu().cores if threads else max(1, len(visible_gpus()))
-    paying = scaling(job, rows, most, units)
-    workers = {"workers_that_pay": paying.workers, "workers_measured": paying.row is not None}
-    if measured is None:
-        return [*lines, _no_rate(job), _workers(job, paying, units)], figures | workers | {"expected_seconds": None}
-    seconds, row = measured
-    source = f"results/{row.machine}/{row.op}.csv: {row.rung}, {row.size}, {row.dtype}"
-    source += f", {_threads(row.threads)}, " if row.threads else ", "
-    lines.append(
-        f"rate: about {found.records / seconds:,.1f} {found.unit}/s, {_duration(seconds)} by one worker, by "
-        f"{source}{row.date}, scaled by operations; files are not in it"
-    )
-    told_rate = {"expected_seconds": seconds, "measured_in": source.rstrip(", ")}
-    return [*lines, _workers(job, paying, units, seconds)], figures | workers | told_rate
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' * (count > 1)}"
-
-
-def _no_rate(job: Job) -> str:
-    from tilewright.bench.rates import WORKLOADS, measured_dtype, saving_command
-
-    if not job.flops:
-        return "rate: not known: no record that was read is good"
-    command, where = saving_command(job), "of this GPU"
-    if command is None:
-        return f"rate: not known: `tilewright bench {job.verb}` measures float32 only"
-    if job.threads:
-        where = f"on {_threads(job.threads)} of this machine"
-    row = f"{WORKLOADS[job.verb]} in {measured_dtype(job)} {where}"
-    return f"rate: not known: ./results has no row of {row}; `{command}` saves one"
-
-
-def _workers(job: Job, paying: Scaling, units: int, seconds: float | None = None) -> str:
-    """How many workers pay, and by what. units: cores or GPUs here."""
-    time = f", {_duration(seconds / paying.faster)}" if seconds is not None else ""
-    head = f"workers that pay: {paying.workers:,}{time}"
-    if paying.row is not None:
-        return f"{head}; measured {paying.faster:.2f} times as fast as one ({paying.row.size}, {paying.row.date})"
-    rule = f"with {_threads(job.threads)} each on {units} cores" if job.threads else "one per GPU"
-    device = "" if job.threads else "--device cuda "
-    return f"{head}; an estimate, {rule}: `tilewright bench scaling {device}--save` measures it"
-
-
-def _work(found: Declared, told: dict[str, Any], threads: int) -> tuple[list[str], dict[str, Any]]:
-    """Operations of a worker of `generate`, and the least time by this machine's roofs."""
-    figures = found.figures
-    work = f"work of a worker: {figures['worker_flops'] / 1e9:,.1f} GFLOP, {told['dtype']}"
-    work += f"; {figures['at_once']:,} sequences at once"
-    if not threads:
-        return [f"{work}; {figures['bytes_moved'] / 1e9:,.1f} GB through the GPU's memory"], {"least_seconds": None}
-    least_s = _least_seconds(figures, told["dtype"], threads)
-    time = (
-        f"at least {least_s:,.1f} s on {_threads(threads)}, by this machine's measured roofs"
-        if least_s is not None
-        else f"not known: roofs of this machine with {_threads(threads)} are not in ./results; "
-        f"`tilewright ladder matmul --threads {threads} --save` measures them"
-    )
-    return [work, f"time: {time}"], {"least_seconds": least_s}
-
-
-def _least_seconds(figures: dict[str, Any], dtype: str, threads: int) -> float | None:
-    """By the roofs that were measured on this machine with as many threads; None if none were."""
-    from pathlib import Path
-
-    from tilewright.bench.results import read
-    from tilewright.hardware import machine_name
-
-    same = (machine_name(), dtype, threads)
-    rows = [row for row in read(Path("results"), machine_name()) if (row.machine, row.dtype, row.threads) == same]
-    gflops = max((row.roof_gflops or 0 for row in rows), default=0)
-    gbytes = max((row.roof_gbytes_s or 0 for row in rows), default=0)
-    if not gflops or not gbytes:
-        return None
-    return max(figures["worker_flops"] / gflops, figures["bytes_moved"] / gbytes) / 1e9
-
-
-def _duration(seconds: float) -> str:
-    """90.0 -> "1.5 min"."""
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.2g} s" if seconds < 10 else f"{seconds:,.0f} s"
 
 
 def _mib(count: int) -> str:

@@ -11,6 +11,8 @@ from tilewright.cli._options import Json, output_of, verb
 from tilewright.cli._output import show, show_json
 from tilewright.errors import counted
 
+SHOWN = 32  # workers that are listed
+
 
 @dataclass
 class Options:
@@ -22,13 +24,14 @@ class Options:
 
 @verb(Options)
 def status(options: Options) -> None:
-    """Show how far a job is: shards, records, bad records, rate, time left, and who works on it.
+    """Show how far a job is: shards, records, bad records, rate, time left, and each worker's host, device and records.
 
     \b
     tilewright status labels.jsonl
 
-    This reads the job's directory and changes nothing. A run is at work as long as it holds the job's lock, on any
-    host.
+    OUTPUT is the file or directory after -o of the job. Its state is in OUTPUT.job, which the job makes when it
+    starts. The command reads that directory and changes nothing. A job is running as long as a process holds its
+    lock, on any host.
     """
     from tilewright.runtime.jobs.status import status
 
@@ -46,20 +49,25 @@ def _text(found: Any) -> str:
         f"{found.errors:,} bad",
     ]
     if found.gone:
-        lines += [f"gone since then: {', '.join(found.gone)}; `tilewright verify` reads what is left"]
+        lines += [f"missing since it finished: {', '.join(found.gone)}; `tilewright verify` checks the rest"]
     if found.state == "perhaps running":
         lines += [
-            f"perhaps at work: {found.holder or 'another run'}; this file system has no locks, so ask there: only what "
-            "runs on this host can be known here"
+            f"perhaps running on: {found.holder or 'another run'}; this file system has no locks, so check that host: "
+            "from here only processes of this host can be seen"
         ]
     elif found.state == "running":
-        lines += [f"at work: {found.holder or 'a run whose name cannot be read'}"]
+        lines += [f"running on: {found.holder or 'a run whose name cannot be read'}"]
     if found.seconds_left is not None and found.state not in ("finished", "damaged") and not found.too_many:
         lines += [f"{found.rate:,.1f} records a second; {found.seconds_left:,.0f} s left at that rate"]
     if found.too_many:
         lines += [f"stopped by --max-errors: {found.too_many}; allow more, or give --restart with a corrected input"]
     elif found.state == "stopped":
-        lines += ["the same command, given again, goes on with it"]
+        lines += ["run the same command again to resume it"]
     if found.state == "damaged":
-        lines += ["the command that made it, given again, makes that again"]
+        lines += ["run the command of the job again: it makes the missing parts"]
+    for done in found.workers[:SHOWN]:
+        rows = f"{counted(done.records, 'record')} in {counted(done.shards, 'shard')}"
+        lines += [f"worker {done.worker} on {done.host}, {done.device}: {rows}"]
+    if len(found.workers) > SHOWN:
+        lines += [f"and {len(found.workers) - SHOWN:,} more workers, which --json lists"]
     return "\n".join(lines)

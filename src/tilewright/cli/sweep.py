@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,7 +10,10 @@ from typer import Argument, Option
 
 from tilewright.cli._options import MACHINE, verb
 from tilewright.cli._output import say, show
+from tilewright.cli._sizes import HELP as SIZE_HELP
 from tilewright.cli._sizes import sized
+from tilewright.cli._sweep_job import JobOptions, check_no_job, sweep_job
+from tilewright.cli._values import parse_counts, parse_values
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import Ladder, Rung, operations
 
@@ -19,12 +21,11 @@ if TYPE_CHECKING:
     from tilewright.bench.results import Row
 
 SIZES, SHOWN, VARIED = "Sizes", "What to save", "What to vary"  # groups of options
-MOST_VALUES, MOST_THREADS = 64, 256
+MOST_THREADS = 256
 THREADS = "threads"
-RANGE = re.compile(r"(\d{1,9})\.\.(\d{1,9})(?:x(\d{1,4}))?")
 LEGEND = """\
 time: median of the runs; spread: their 10th and 90th percentile, relative to the median
-best: the fastest point of a kernel and a size
+best: the smallest value at which a kernel and a size are within 2 % of their fastest
 check: largest error as a share of the allowed one, or why the point is refused"""
 
 
@@ -33,16 +34,19 @@ def _completed(incomplete: str) -> list[str]:
     return [op for op in operations() if op.startswith(incomplete)]
 
 
-@dataclass
-class Options:
+@dataclass(kw_only=True)
+class Options(JobOptions):
     """One field per option."""
 
     op: Annotated[
         str,
         Argument(
-            metavar="OP", help=f"One of {', '.join(operations())}.", autocompletion=_completed, show_default=False
+            metavar="OP",
+            help=f"One of {', '.join(operations())}. Several are separated by commas.",
+            autocompletion=_completed,
+            show_default=False,
         ),
-    ]
+    ] = ""
     threads: Annotated[
         str | None,
         Option(
@@ -78,8 +82,7 @@ class Options:
         Option(
             "--size",
             metavar="LIST",
-            help="One case, as in D=64,H=64,W=64 for conv3d. Sizes that are missing are those of the first case that "
-            "the ladder times. Repeat it for several.",
+            help=f"{SIZE_HELP} Repeat it for several.",
             rich_help_panel=SIZES,
         ),
     ] = None
@@ -110,16 +113,36 @@ class Options:
 
 @verb(Options)
 def sweep(options: Options) -> None:
-    """Time kernels of an operation at each value of one or two parameters.
+    """Time kernels of an operation, or a whole job, at each value of one or two parameters.
 
     \b
     tilewright sweep conv3d --rung cpu.taps --threads 1..9
     tilewright sweep matmul --rung simt.shared --set tile=8,16,32 --device cuda
+    tilewright sweep softmax,layernorm,elementwise,batchnorm --set block=64..1024x2 --device cuda
+    tilewright sweep --job gpt2 --batch-size 1,8,64,800
+    tilewright sweep --job dcgan --images 1000,10000,100000 --gpus 1,2,4 --device cuda
 
-    A parameter is the number of threads, or an option that a kernel declares. Every point is checked before it is
-    timed. A value that cannot run stays in the table with the reason. The first parameter is the figure's x axis; each
-    kernel, size and value of the second one is a curve. Without --size and --label all sizes of the ladder are timed.
+    A parameter is the number of threads, an option that a kernel declares, or of a job its batch size, its number of
+    records or of workers. Every point is checked before it is timed. A value that cannot run stays in the table with
+    the reason. The first parameter is the figure's x axis; each kernel, size and value of the second one is a curve.
+    Without --size and --label all sizes of the ladder are timed.
     """
+    if options.job:
+        sweep_job(options)
+        return
+    check_no_job(options)
+    if not options.op:
+        raise UsageError("sweep: no operation is given", remedy="write sweep OP, as in softmax, or sweep --job gpt2")
+    from tilewright.bench.report.sweeps import remarks, save_sweeps
+
+    every = [_operation(replace(options, op=op.strip())) for op in options.op.split(",")]
+    for path in save_sweeps([row for rows in every for row in rows]) if options.save else ():
+        say(f"written to {path}")
+    show("\n".join([LEGEND, *(text for rows in every for text in remarks(rows))]))
+
+
+def _operation(options: Options) -> list[Row]:
+    """Time an operation and show a table for each size."""
     from tilewright.bench.climb import parts
 
     ladder, spec = parts(options.op)
@@ -132,12 +155,7 @@ def sweep(options: Options) -> None:
     rows = []
     for case in cases:
         rows += _swept(options, case, wanted or [ladder.choose(case.problem)], axes)
-    from tilewright.bench.report.sweeps import bits, save_sweeps
-
-    if options.save:
-        for path in save_sweeps(rows):
-            say(f"written to {path}")
-    show(f"{LEGEND}\n{bits(rows)}")
+    return rows
 
 
 def _swept(options: Options, case: Any, rungs: list[Rung], axes: dict[str, tuple]) -> list[Row]:
@@ -150,7 +168,7 @@ def _swept(options: Options, case: Any, rungs: list[Rung], axes: dict[str, tuple
         raise typer.Exit
     watch = Watch()
     rows = watch.noted(sweep(options.op, case, rungs, axes))
-    show(f"{replace(sweep_table(rows), notes=()).text()}\n")
+    show(f"{sweep_table(rows).heading()}\n")
     if text := warning(rows):
         say(text, err=True)
     return rows
@@ -171,10 +189,7 @@ def _axes(options: Options, ladder: Ladder) -> dict[str, tuple]:
     """Parameter -> its values, none for the kernels' own values. Raises UsageError unless there are one or two."""
     op, axes = options.op, dict[str, tuple]()
     if options.threads is not None:
-        axes[THREADS] = counts = parse_values(f"sweep {op}: --threads", options.threads)
-        for count in counts:
-            if not isinstance(count, int) or not 1 <= count <= MOST_THREADS:
-                raise UsageError(f"sweep {op}: --threads {count}: integers from 1 to {MOST_THREADS} are wanted")
+        axes[THREADS] = parse_counts(f"sweep {op}: --threads", options.threads, MOST_THREADS)
     for given in options.set_ or []:
         name, equals, values = given.partition("=")
         if name == THREADS or not name:
@@ -188,49 +203,6 @@ def _axes(options: Options, ladder: Ladder) -> dict[str, tuple]:
         remedy = f"write --threads 1..4, or --set NAME=LIST with an option of a kernel: {has}"
         raise UsageError(f"sweep {op}: {what}: one or two parameters are wanted", remedy=remedy)
     return axes
-
-
-def parse_values(option: str, text: str) -> tuple:
-    """Values of a text such as "8,16", "1..5" or "64..1024x2": integers, numbers or words, each once.
-
-    Raises UsageError that begins with `option` for a part that is empty, a range that has no values, or too many.
-    """
-    found: list[int | float | str] = []
-    for part in text.split(","):
-        part = part.strip()
-        if not part:
-            raise UsageError(f"{option} {text!r} has an empty value", remedy="write a list such as 8,16 or 1..5")
-        found += _range(option, part) if ".." in part else [_value(part)]
-        if len(found) > MOST_VALUES:
-            raise UsageError(f"{option} {text}: at most {MOST_VALUES} values are allowed")
-    return tuple(dict.fromkeys(found))
-
-
-def _range(option: str, part: str) -> list[int]:
-    """The integers of "1..5", or of "64..1024x2" where each is 2 times the one before; at most MOST_VALUES + 1."""
-    match = RANGE.fullmatch(part)
-    if not match:
-        raise UsageError(f"{option} {part!r} is no range", remedy="write 1..5, or 64..1024x2 to double")
-    first, last, factor = int(match[1]), int(match[2]), int(match[3] or 0)
-    if first > last:
-        raise UsageError(f"{option} {part}: {first} is more than {last}", remedy=f"write {last}..{first}")
-    if not match[3]:
-        return list(range(first, min(last, first + MOST_VALUES) + 1))
-    if factor < 2 or first < 1:
-        raise UsageError(f"{option} {part}: a factor of at least 2 and a first value of at least 1 are wanted")
-    values = [first]
-    while values[-1] * factor <= last:
-        values.append(values[-1] * factor)
-    return values
-
-
-def _value(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _rungs(options: Options, ladder: Ladder) -> list[Rung]:

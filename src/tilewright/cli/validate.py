@@ -18,8 +18,9 @@ def validate(
         typer.Option(
             metavar="X",
             min=0,
-            help="An element passes if its absolute or its relative error is at most X.",
-            show_default="1e-3, or 1e-4 for volumes",
+            help="An element passes if its absolute or its relative error is at most X. A voxel passes if its error is "
+            "at most X times the largest absolute value of the reference.",
+            show_default="1e-3, or 5e-5 for volumes",
         ),
     ] = None,
     json: Json = False,
@@ -31,7 +32,12 @@ def validate(
 
     Formats: two files of 32-bit floats, of JSON lines, of images (.txt, .npy), or of volumes (.txt, .npy, .nii, .tif,
     .zarr; the two may differ in format). In JSON lines, ids, labels and errors must be equal, and logits within the
-    tolerance. FAIL names the first element that is wrong and the one with the largest error. NaN is always wrong.
+    tolerance. FAIL names the first element that is wrong and the one with the largest error; of JSON lines it counts
+    all records that differ and names the first three. NaN is always wrong.
+
+    Volumes: the error of float32 depends on the values that a filter sums, and not on the result. So one bound holds
+    for all voxels: X times the largest absolute value of the reference. Give a larger X for a filter that cancels
+    values far above its result.
     """
     import os
 

@@ -1,4 +1,4 @@
-"""`tilewright demo`: the models that come with the package at work, then the course's jobs at full size, checked."""
+"""`tilewright demo`: runs the models that come with the package, then four jobs at full size, checked."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Clock:
 
 
 def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
-    """Verse from `prompt`, reviews, faces and a volume, then each of the course's jobs; True if all checks passed.
+    """Verse from `prompt`, reviews, faces and a volume, then four jobs at full size; True if all checks passed.
 
     `say` gets lines as they come. Two pictures and the reviews stay in `folder`. Raises UsageError for a prompt that
     the poet cannot continue, ResourceError where the machine refuses, Cancelled when it is stopped.
@@ -80,8 +80,8 @@ def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
         raise Cancelled(
             "the demo was stopped: the pictures and reviews that it wrote are complete, and it left no other files"
         ) from stop
-    kernels = f"{clock.compiling_s:.0f} s compiling or loading kernels, which are compiled the first time only"
-    say(f"\n{clock.total_s:.0f} s, of which {kernels}\n\n{following(folder)}")
+    kernels = f"{clock.compiling_s:.0f} s of it for compiling or loading kernels; only the first run compiles"
+    say(f"\n{clock.total_s:.0f} s in all, {kernels}\n\n{following(folder)}")
     return all(passed)
 
 

@@ -1,4 +1,7 @@
-"""The demo's second half: the course's four jobs at full size, with weights from a seed, timed and checked."""
+"""The demo's second half: four jobs of student reports at full size, with weights from a seed, timed and checked.
+
+"The course" is a university course on high-performance computing; tilewright began with five of its reports.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ CHECKED = {"sentences": 8, "prompts": 2, "images": 2}
 MOST_BYTES = 1_800_000_000  # of memory that the TextCNN or the GPT-2 takes, the most in its float64 check
 RUNS = 20  # of a volume, which takes less than a millisecond: the fastest counts
 ABOUT = """
-The course's jobs at full size in float32, with random weights and fewer records; beside each rate those that were
-published for the course's own program and, where one is known, the fastest, on the GPUs of a cluster"""
+Four jobs at full size in float32, with random weights and fewer records. They come from student reports of a
+university course on high-performance computing. Each line compares this machine with the rate that a report
+published for its own program on the GPUs of a cluster, and with the fastest published rate that is known"""
 
 
 def course_file(name: str) -> Path:
@@ -153,7 +157,7 @@ def _fits(say: Say) -> bool:
 
 
 def _rates(say: Say, here: str, first: str, fastest: str | None = None) -> None:
-    say(f"    {here} here; the course's program {first}{f', the fastest known {fastest}' if fastest else ''}")
+    say(f"    {here} here; the report's program {first}{f', the fastest known {fastest}' if fastest else ''}")
 
 
 def _checked(say: Say, what: str, error: float) -> bool:

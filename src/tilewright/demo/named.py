@@ -93,7 +93,7 @@ def reviews(say: Say, clock: Clock, path: Path) -> None:
     answers = critic.classify(texts)
     seconds = time.perf_counter() - start
     right = sum(answer["label"] == label for answer, label in zip(answers, meant, strict=True))
-    say(f"\ncritic reads {len(REVIEWS)} reviews, {right} of them as they are meant ({seconds:.3f} s)\n")
+    say(f"\ncritic reads {len(REVIEWS)} reviews, {right} of them correctly ({seconds:.3f} s)\n")
     for text, answer in zip(texts, answers, strict=True):
         say(f"    {answer['label']}  {answer['score']:.2f}  {text}")
     with AtomicFile(path) as file:

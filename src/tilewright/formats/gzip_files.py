@@ -81,7 +81,8 @@ class GzipStream:
             part = self._inflater.next(count)
         except zlib.error as error:
             what = f"is no gzip file or damaged: {brief(error)}"
-            raise InputError(what, path=self.file.path, where=f"byte {self._offset}") from error
+            remedy = "copy or download the file again: it is damaged, or its name should not end with .gz"
+            raise InputError(what, path=self.file.path, where=f"byte {self._offset}", remedy=remedy) from error
         self.position += len(part)
         return part
 

@@ -8,7 +8,7 @@ the number of the line, from 1, is its id.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -134,7 +134,7 @@ class LabelWriter:
     error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into its label.
     """
 
-    def __init__(self, file: Writable, answer: Callable[[np.ndarray], dict[str, Any]]) -> None:
+    def __init__(self, file: Writable, answer: Callable[[np.ndarray], Mapping[str, Any]]) -> None:
         self.file = file
         self._answer = answer
         self._encode_lines = msgspec.json.Encoder().encode_lines

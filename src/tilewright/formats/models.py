@@ -214,7 +214,8 @@ def _check(tensors: Mapping[str, Stored], shapes: Shapes, path: str) -> None:
         if array.shape != shape:
             raise InputError(f"tensor {name} is {array.shape}; the configuration requires {shape}", path=where)
         if array.dtype.name not in FLOATS:
-            raise InputError(f"tensor {name} is {array.dtype.name}; {', '.join(FLOATS)} are read", path=where)
+            what = f"tensor {name} is {array.dtype.name}; {', '.join(FLOATS)} are read"
+            raise InputError(what, path=where, remedy="save the model with weights of one of these dtypes")
     for name, (where, array) in tensors.items():
         if name not in shapes:
             raise InputError(f"tensor {name[:200]!r} {array.shape} is not part of the model", path=where)

@@ -21,6 +21,13 @@ ADVICE = {
     **dict.fromkeys((".md", ".rst", ".html", ".htm", ".pdf", ".doc", ".docx", ".log", ".tex", ".rtf", ".text"), _TEXT),
     ".npy": "write token ids as .bin: array.astype('<i4').tofile(NAME)",
 }
+CONVERT = "python -c \"import nibabel; nibabel.save(nibabel.load('{name}'), '{stem}.nii.gz')\""
+VOLUME_ADVICE = {
+    **dict.fromkeys((".mgz", ".mgh", ".img", ".hdr"), f"convert it to NIfTI: {CONVERT}"),
+    ".dcm": "convert the series to NIfTI with dcm2niix",
+    **dict.fromkeys((".nrrd", ".nhdr", ".mha", ".mhd"), "convert it to NIfTI, for instance with SimpleITK"),
+    **dict.fromkeys((".npz", ".h5", ".hdf5", ".mat"), "save its array with numpy.save as .npy"),
+}
 
 
 def ending(path: str | os.PathLike[str]) -> str:
@@ -59,10 +66,24 @@ def suffix_of(path: str) -> str | None:
     return ".zarr" if found is None and os.path.isdir(path) else found
 
 
+def axes_of(path: str | os.PathLike[str]) -> str:
+    """What the users of a volume's format call its three axes, in their order."""
+    return "(i, j, k)" if suffix_of(os.fspath(path)) in (".nii", ".nii.gz") else "(z, y, x)"
+
+
+def volume_advice(path: str) -> str | None:
+    """How to convert a file of a format that is not read; None for all others."""
+    stem = os.path.splitext(path)[0]
+    remedy = VOLUME_ADVICE.get(ending(path))
+    return remedy and remedy.format(name=path, stem=stem)
+
+
 def check_suffix(path: str, what: str) -> str:
-    """`suffix_of(path)`. Raises UsageError with the list of formats where it is none."""
+    """`suffix_of(path)`. Raises UsageError with the list of formats, or with how to convert it, where it is none."""
     found = suffix_of(path)
     if found is None:
         formats = f"choose a name that ends with {', '.join(VOLUMES[:-1])} or {VOLUMES[-1]}"
+        if what != "output" and (convert := volume_advice(path)) is not None:
+            raise UsageError(f"{ending(path)} is no format of volumes that is read", path=path, remedy=convert)
         raise UsageError(f"the name of the {what} does not say its format", path=path, remedy=advice(path, formats))
     return found

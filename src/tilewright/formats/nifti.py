@@ -22,12 +22,16 @@ from tilewright.errors import InputError, brief
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import InputFile
 from tilewright.formats.gzip_files import GzipByPosition, GzipStream
+from tilewright.formats.magic import kind_of_bytes
+from tilewright.formats.names import suffix_of, volume_advice
 from tilewright.formats.packages import package
 from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume, check_memory, check_shape
 from tilewright.formats.voxels import VoxelSize, voxel_size
 
 LEAST_HEADER = (352, 544)  # bytes of NIfTI-1 and NIfTI-2 with the four that tell of extensions
+HEADER_SIZES = (348, 540)  # with which NIfTI-1 and NIfTI-2 begin
+MGH = b"\0\0\0\1"  # the version with which FreeSurfer's volumes begin
 MAX_HEADER = 16 << 20  # bytes before the values: header and extensions
 DEFLATE_RATIO = 1032  # bytes that one byte of gzip can expand to
 HOLD = 0.75  # of the memory; the rest is for tiles
@@ -51,6 +55,7 @@ def open_nifti(path: str, what: str, *, memory: int | None = None, headers: bool
             header, shape, dtype, offset = _header(path, head)
             _check_size(file, shape, dtype, offset)
             return _described(RawVolume(file, shape, dtype, offset, fortran=True), header)
+        _check_compressed(file)
         stream = GzipStream(file)
         header, shape, dtype, offset = _header(path, stream)
         _check_gzip_size(file, shape, dtype)
@@ -149,12 +154,10 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
     """(nibabel's header with its extensions, shape, dtype, byte of the first value)."""
     nibabel = package("nibabel.spatialimages", "NIfTI")
     head = stream.read(LEAST_HEADER[0])
-    kinds = {348: nibabel.Nifti1Header, 540: nibabel.Nifti2Header}
-    order = next(
-        (order for order in "<>" if len(head) >= 352 and struct.unpack(f"{order}i", head[:4])[0] in kinds), None
-    )
+    kinds = dict(zip(HEADER_SIZES, (nibabel.Nifti1Header, nibabel.Nifti2Header), strict=True))
+    order = _byte_order(head)
     if order is None:
-        raise InputError(f"is no NIfTI file: it begins with {head[:4]!r}", path=path)
+        raise _no_nifti(path, head)
     if head[344:347] == b"ni1":
         raise InputError("is half of a pair of .hdr and .img files", path=path, remedy="convert it to one .nii file")
     kind = kinds[struct.unpack(f"{order}i", head[:4])[0]]
@@ -184,6 +187,34 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
     return header, check_shape(path, shape, dtype), dtype, int(offset)
 
 
+def _byte_order(head: bytes) -> str | None:
+    """ "<" or ">", of a file that begins with these bytes; None if it is no NIfTI file."""
+    if len(head) < LEAST_HEADER[0]:
+        return None
+    return next((order for order in "<>" if struct.unpack(f"{order}i", head[:4])[0] in HEADER_SIZES), None)
+
+
+def _check_compressed(file: InputFile) -> None:
+    """Raises InputError for a .nii.gz file that is a plain NIfTI file."""
+    if _byte_order(_PlainStream(file).read(LEAST_HEADER[0])) is not None:
+        what = "is a NIfTI file that is not compressed, and its name ends with .gz"
+        raise InputError(what, path=file.path, remedy=f"rename it to {file.path[:-3]}")
+
+
+def _no_nifti(path: str, head: bytes) -> InputError:
+    """What the file is instead, and what to do."""
+    if head.startswith(b"\x1f\x8b"):
+        what = "is compressed with gzip, and its name does not end with .gz"
+        return InputError(what, path=path, remedy=f"rename it to {path}.gz")
+    if head.startswith(MGH):
+        mgz = f"{path[: -len(suffix_of(path) or '')]}.mgz"
+        what = "is no NIfTI file but a volume of FreeSurfer (.mgz or .mgh)"
+        return InputError(what, path=path, remedy=f"rename it to {mgz}, and {volume_advice(mgz)}")
+    kind = kind_of_bytes(head)
+    what = f"it is {kind}" if kind else f"it begins with {head[:4]!r}, not with the size of a header, 348 or 540"
+    return InputError(f"is no NIfTI file: {what}", path=path, remedy="convert it to NIfTI, or save its array as .npy")
+
+
 def _check_size(file: InputFile, shape: Shape, dtype: np.dtype, offset: int) -> None:
     expected = offset + math.prod(shape) * dtype.itemsize
     if file.size != expected:
@@ -209,7 +240,8 @@ def _scale(path: str, header: Any) -> tuple[float, float] | None:
     if slope == 0 or not math.isfinite(slope):
         return None
     if not math.isfinite(intercept):
-        raise InputError(f"the header's scl_inter is {intercept}; a finite number is wanted", path=path)
+        what = f"the header's scl_inter is {intercept}; a finite number is wanted"
+        raise InputError(what, path=path, remedy="set it to the number that is added to each value, mostly 0")
     return None if (slope, intercept) == (1.0, 0.0) else (slope, intercept)
 
 

@@ -82,7 +82,8 @@ def _opened(file: InputFile) -> Iterator[Any]:
     except TilewrightError:
         raise
     except (arrow.ArrowException, OSError, KeyError, UnicodeDecodeError, OverflowError) as error:
-        raise InputError(f"cannot be read as Parquet: {brief(error)}", path=file.path) from error
+        remedy = "copy the file again, or write it again, for instance with pandas: it is cut short or damaged"
+        raise InputError(f"cannot be read as Parquet: {brief(error)}", path=file.path, remedy=remedy) from error
 
 
 def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
@@ -90,7 +91,8 @@ def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
     with _opened(file) as opened:
         about = opened.metadata
         if about.num_row_groups > MOST_GROUPS:
-            raise InputError(f"it has {about.num_row_groups:,} row groups; {MOST_GROUPS:,} are allowed", path=file.path)
+            what = f"it has {about.num_row_groups:,} row groups; {MOST_GROUPS:,} are allowed"
+            raise InputError(what, path=file.path, remedy="write it again with more rows per row group")
         groups = [about.row_group(number) for number in range(about.num_row_groups)]
         for number, group in enumerate(groups):
             if group.total_byte_size > MOST_BYTES:

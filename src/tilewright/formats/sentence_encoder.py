@@ -1,7 +1,7 @@
-"""From text to the token ids that a model takes: always the same number.
+"""From text to the token ids that a model takes.
 
-Of a longer text the first `length` tokens count, a shorter one is filled up behind with the padding id: so the ids, and
-the answer, depend on the sentence alone.
+`SentenceEncoder` always gives the same number of ids: it cuts a longer text off, and fills a shorter one up with the
+padding id. `RaggedEncoder` gives as many ids as a text has, up to the model's limit. Both depend on the text alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tilewright.errors import InputError
 from tilewright.formats.tokenizer import Tokenizer
 
 CHARACTERS = 256  # of a text, for each token that counts: what lies behind them costs no memory
+NO_TOKEN = -1  # in a row that is longer than its text
+WORD = "a"  # encoded to find out which special tokens the tokenizer adds
 TEXTS = 1024  # handed to the tokenizer at once, which works on them in parallel
 
 Content = str | list[int]  # of a good record: its text, or its ids
@@ -72,23 +74,59 @@ class SentenceEncoder:
 
         Raises InputError if the tokenizer fails, or gives an id outside the vocabulary.
         """
+        rows: list[Sequence[int]] = []
         cut = 0
-        found = np.full((len(contents), self.length), self._pad_id, np.int32)
         for first in range(0, len(contents), TEXTS):
             block = contents[first : first + TEXTS]
             texts = iter(self._tokenizer.encode_batch([text for text in block if isinstance(text, str)]))
-            for i, content in enumerate(block, first):
-                ids = next(texts) if isinstance(content, str) else content
+            for content in block:
+                ids: Sequence[int] = next(texts) if isinstance(content, str) else content
                 cut += len(ids) > self.length or len(content) > CHARACTERS * self.length
-                found[i, : min(len(ids), self.length)] = ids[: self.length]
+                rows.append(self._shortened(ids))
+        found = np.full((len(rows), self._columns(rows)), self._pad_id, np.int32)
+        for i, ids in enumerate(rows):
+            found[i, : len(ids)] = ids
         if found.max(initial=0) >= self._vocabulary:
             raise self._unfit(f"the tokenizer gave id {found.max():,}")
         return found, cut
+
+    def _shortened(self, ids: Sequence[int]) -> Sequence[int]:
+        return ids[: self.length]
+
+    def _columns(self, rows: Sequence[Sequence[int]]) -> int:
+        return self.length
 
     def _unfit(self, what: str) -> InputError:
         remedy = "use the tokenizer.json that came with the model"
         what = f"{what}; the model's vocabulary has {self._vocabulary:,}"
         return InputError(what, path=self._tokenizer.path, remedy=remedy)
+
+
+class RaggedEncoder(SentenceEncoder):
+    """Texts, and ids, as 1 to `length` token ids: `NO_TOKEN` fills the rows of a batch up to its longest text.
+
+    A longer text loses tokens at its end. The special tokens that the tokenizer adds after a text stay.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, length: int, vocabulary: int) -> None:
+        super().__init__(tokenizer, length=length, pad_id=NO_TOKEN, vocabulary=vocabulary)
+        alone, whole = tokenizer.encode_word(WORD), tokenizer.encode(WORD)
+        starts = [i for i in range(len(whole)) if whole[i : i + len(alone)] == alone]
+        self._after = len(whole) - len(alone) - starts[0] if alone and starts else 0  # special tokens after a text
+
+    def filled(self, ids: Sequence[int]) -> list[int]:
+        """The ids. Raises InputError for none, or too many."""
+        if not 1 <= len(ids) <= self.length:
+            raise InputError(f"has {len(ids)} ids; the model takes 1 to {self.length}")
+        return list(ids)
+
+    def _shortened(self, ids: Sequence[int]) -> Sequence[int]:
+        if len(ids) <= self.length:
+            return ids
+        return [*ids[: self.length - self._after], *ids[len(ids) - self._after :]]
+
+    def _columns(self, rows: Sequence[Sequence[int]]) -> int:
+        return max(map(len, rows), default=0)
 
 
 def encoder_for(tokenizer: Tokenizer | None, config: Sizes) -> SentenceEncoder | None:

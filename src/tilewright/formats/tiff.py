@@ -50,7 +50,8 @@ def open_tiff(path: str, what: str, *, memory: int | None = None, headers: bool 
         raise
     except damage as error:
         file.close()
-        raise InputError(f"tifffile cannot read it: {brief(error)}", path=path) from error
+        remedy = "copy the file again, or save its planes as an uncompressed TIFF or as .npy"
+        raise InputError(f"tifffile cannot read it: {brief(error)}", path=path, remedy=remedy) from error
     except OSError as error:
         file.close()
         with naming(path, "read"):

@@ -114,6 +114,14 @@ class Tokenizer:
                 found += [encoding.ids for encoding in self._library.encode_batch(some)]
         return found
 
+    def text_ids_beyond(self, vocabulary: int) -> list[int]:
+        """The ids from `vocabulary` on, sorted, of tokens that plain text may have: all but added special tokens."""
+        if self.size <= vocabulary:
+            return []
+        added = self._library.get_added_tokens_decoder()
+        special = {id for id, token in added.items() if token.special}
+        return sorted(id for id in self._library.get_vocab().values() if id >= vocabulary and id not in special)
+
     def _together(self, texts: Sequence[str]) -> Iterator[Sequence[str]]:
         """The texts in their order, in groups that become at most MAX_TOGETHER bytes."""
         first, size = 0, 0

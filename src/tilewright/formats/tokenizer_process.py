@@ -80,7 +80,7 @@ class TokenizerProcess:
         status, self._process = self._process.returncode, None
         what = f"takes more than {SECONDS} s of CPU time or {MEMORY >> 30} GiB of memory to encode"
         if status not in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGABRT):
-            what = f"ended the process of the tokenizer with status {status}"
+            what = f"cannot be encoded: the process of the tokenizer stopped with status {status}"
         remedy = "use the tokenizer.json that came with the model: this one has patterns of its own"
         return InputError(what, path=self._path, remedy=remedy)
 

@@ -4,8 +4,9 @@ of tokens pass if few enough of them differ."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -22,6 +23,7 @@ TOLERANCE = 1e-3
 SMALL = 1e-8  # answers up to this size count by their absolute error alone
 EXACT = ("id", "label", "error", "token_ids", "text", "finish_reason", "choices", "response")  # fields of JSON lines
 COURSE_DIFFERING = 5  # tokens of 10,000 that may differ
+EXAMPLES = 3  # records that the verdict on JSON lines names
 BLOCK = 1 << 18  # elements compared at a time
 
 
@@ -46,9 +48,43 @@ class Validation:
     @property
     def detail(self) -> str:
         """One line: the first failure, how much was compared, and the worst element."""
+        return f"{self.first + '; ' if self.first else ''}{self.compared}"
+
+    @property
+    def compared(self) -> str:
+        """How much was compared, and the worst element."""
         where = f" {self.worst}" if self.error else ""
         worst = f"; the largest error is {self.error:.3g}{where}" if self.worst else ""
-        return f"{self.first + '; ' if self.first else ''}{self.checked:,} compared{worst}"
+        return f"{self.checked:,} compared{worst}"
+
+
+@dataclass
+class LineValidation(Validation):
+    """The verdict on JSON lines. differing: records that fail. reasons: of the first EXAMPLES of them, and one if a
+    file has fewer records than the other."""
+
+    differing: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def add(self, record: Validation) -> None:
+        """Adds the verdict on one record."""
+        self.checked += 1
+        if record.worst and (self.worst is None or record.error > self.error):
+            self.error, self.worst = record.error, record.worst
+        if record.first:
+            self.differing += 1
+            if self.differing <= EXAMPLES:
+                self.fail(record.first)
+
+    def fail(self, reason: str) -> None:
+        super().fail(reason)
+        self.reasons.append(reason)
+
+    @property
+    def detail(self) -> str:
+        """One line: how many records differ, the first of them, how many were compared, and the worst logit."""
+        counts = f"{self.differing:,} of {self.checked:,} records differ, counted from 0"
+        return "; ".join([*([counts] if self.differing else []), *self.reasons, self.compared])
 
 
 @dataclass
@@ -83,7 +119,8 @@ def validate_tokens(
             if file.size == 0 or file.size % (4 * tokens):
                 wanted = f"whole prompts of {4 * tokens} bytes are wanted, for {tokens} tokens"
                 what = f"the {file.what} has {file.size} bytes; {wanted}"
-                raise InputError(what, path=file.path)
+                remedy = "compare files with as many tokens per prompt, each an int32: --max-tokens sets their number"
+                raise InputError(what, path=file.path, remedy=remedy)
         result = TokenValidation()
         result.checked = min(a.size, b.size) // 4
         result.allowed = result.checked * COURSE_DIFFERING // 10_000 if allowed is None else allowed
@@ -177,15 +214,19 @@ def _compare_floats(a: InputFile, b: InputFile, tolerance: float, columns: int |
         pair = np.empty((2, min(BLOCK, total - first)), "<f4")
         a.read_into(pair[0].data, 4 * first)
         b.read_into(pair[1].data, 4 * first)
-        _judge(result, pair, tolerance, lambda i, first=first: _name(first + i, columns))
+        judge(result, pair, errors(*pair), tolerance, partial(_name, first, columns))
     return result
 
 
-def _judge(result: Validation, pair: np.ndarray, tolerance: float, name_of: Any) -> None:
-    """Adds the elements of `pair` (2, n), found and expected, to the result."""
-    error = errors(*pair)
+def judge(
+    result: Validation, pair: np.ndarray, error: np.ndarray, allowed: float, name_of: Callable[[int], str]
+) -> None:
+    """Adds the elements of `pair` (2, n), found and expected, to the result.
+
+    error: (n,), of each element. An error above `allowed` and NaN fail.
+    """
     result.checked += error.size
-    failed = ~(error <= tolerance)
+    failed = ~(error <= allowed)
     if failed.any():
         i = int(np.argmax(failed))
         result.fail(f"{name_of(i)} is {pair[0, i]:.9g} and {pair[1, i]:.9g} is wanted")
@@ -196,30 +237,35 @@ def _judge(result: Validation, pair: np.ndarray, tolerance: float, name_of: Any)
         result.worst = f"at {name_of(worst)} ({pair[0, worst]:.9g} for {pair[1, worst]:.9g})"
 
 
-def _name(i: int, columns: int | None) -> str:
+def _name(first: int, columns: int | None, i: int) -> str:
+    i += first
     return f"element {i}" if columns is None else f"sentence {i // columns}, logit {i % columns}"
 
 
-def _compare_lines(a: InputFile, b: InputFile, tolerance: float, prefix: bool) -> Validation:
-    result = Validation()
+def _compare_lines(a: InputFile, b: InputFile, tolerance: float, prefix: bool) -> LineValidation:
+    result = LineValidation()
     for i, (ours, theirs) in enumerate(zip_longest(_objects(a), _objects(b))):
         if ours is None and prefix:
             break
         if ours is None or theirs is None:
             result.fail(f"the {'output' if ours is None else 'reference'} ends after {i} records")
             break
-        where = f"record {i} (id {ours.get('id')!r})"
-        result.checked += 1
-        for field in EXACT:
-            if ours.get(field) != theirs.get(field):
-                found, wanted = (_short(line.get(field)) for line in (ours, theirs))
-                result.fail(f"{where}: {field} is {found} and {wanted} is wanted")
-        if "logits" in ours and "logits" in theirs:
-            _judge_logits(result, ours["logits"], theirs["logits"], tolerance, where)
-        elif "logits" in theirs:
-            result.fail(f"{where}: the reference has logits and the output has none")
+        result.add(_compare_records(ours, theirs, tolerance, f"record {i} (id {ours.get('id')!r})"))
     if result.passed and not result.checked:
         raise InputError(f"the {a.what} holds no records", path=a.path)
+    return result
+
+
+def _compare_records(ours: dict[str, Any], theirs: dict[str, Any], tolerance: float, where: str) -> Validation:
+    result = Validation()
+    for name in EXACT:
+        if ours.get(name) != theirs.get(name):
+            found, wanted = (_short(line.get(name)) for line in (ours, theirs))
+            result.fail(f"{where}: {name} is {found} and {wanted} is wanted")
+    if "logits" in ours and "logits" in theirs:
+        _judge_logits(result, ours["logits"], theirs["logits"], tolerance, where)
+    elif "logits" in theirs:
+        result.fail(f"{where}: the reference has logits and the output has none")
     return result
 
 
@@ -237,9 +283,8 @@ def _judge_logits(result: Validation, ours: Any, theirs: Any, tolerance: float, 
     if len(pair[0]) != len(pair[1]):
         result.fail(f"{where}: {len(pair[0])} logits, and {len(pair[1])} are wanted")
         return
-    checked = result.checked
-    _judge(result, np.array(pair, np.float64), tolerance, lambda i: f"{where}, logit {i}")
-    result.checked = checked
+    logits = np.array(pair, np.float64)  # (2, n)
+    judge(result, logits, errors(*logits), tolerance, lambda i: f"{where}, logit {i}")
 
 
 def _objects(file: InputFile) -> Iterator[dict[str, Any]]:

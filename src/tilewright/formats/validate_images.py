@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from functools import partial
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
 from tilewright.formats.npy import read_header
 from tilewright.formats.tables import open_table, read_fields, suffix
-from tilewright.formats.validate import TOLERANCE, Validation, _judge
+from tilewright.formats.validate import TOLERANCE, Validation, errors, judge
 
 BATCH_NUMBERS = 1 << 20  # compared at a time
 HEAD = 32  # bytes that a count and the end of its line take at most
@@ -46,7 +47,7 @@ def validate_images(
         for found, wanted in zip(a.batches(size), b.batches(size), strict=False):
             n = min(len(found.values), len(wanted.values))
             pair = np.stack([found.values[:n].reshape(-1), wanted.values[:n].reshape(-1)])
-            _judge(result, pair, tolerance, lambda i, first=first: _name(first, i, shape))
+            judge(result, pair, errors(*pair), tolerance, partial(_name, first, shape))
             first += n
     return result
 
@@ -91,7 +92,7 @@ def _shape(path: str | os.PathLike[str]) -> Shape:
     return (found // count,)
 
 
-def _name(first: int, i: int, shape: Shape) -> str:
+def _name(first: int, shape: Shape, i: int) -> str:
     image, rest = divmod(i, math.prod(shape))
     names = ("row", "column", "channel") if len(shape) == 3 else ("number",)
     at = np.unravel_index(rest, shape)

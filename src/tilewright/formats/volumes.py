@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InputError, NotEnoughMemory
+from tilewright.errors import InputError, NotEnoughMemory, counted
+from tilewright.formats.names import axes_of
 
 PIECE_BYTES = 4 << 20  # read, checked and converted at a time: it stays in a core's cache
 
@@ -149,17 +150,33 @@ def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: b
     """`shape` itself, of a volume or kernel. Raises InputError unless it has three dimensions and voxels, and dtype is
     bool, integer or float of at most 64 bits."""
     if len(shape) != 3:
-        what, sizes = ("kernel", "(KD, KH, KW)") if kernel else ("volume", "(D, H, W)")
+        what, axes = ("kernel", "(KD, KH, KW)") if kernel else ("volume", axes_of(path))
         raise InputError(
-            f"the {what} has {len(shape)} dimensions, {shape}; three are wanted: {sizes}",
+            f"the {what} has {counted(len(shape), 'dimension')}, {shape}; three are wanted: {axes}",
             path=path,
-            remedy="give a kernel of one plane as (1, KH, KW)" if kernel else "save one channel or one time of it",
+            remedy=_to_three_dimensions(path, shape, kernel=kernel),
         )
     if min(shape) < 1 or max(shape) >= 1 << 48 or math.prod(shape) >= 1 << 56:
         raise InputError(f"the shape is {shape}; every size must be at least 1", path=path)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise InputError(f"the values are {dtype}; bool, integers or floats of up to 64 bits are wanted", path=path)
     return shape  # type: ignore[return-value]
+
+
+def _to_three_dimensions(path: str, shape: tuple[int, ...], *, kernel: bool) -> str:
+    """What to do about a volume or kernel with another number of dimensions."""
+    if kernel:
+        return "give a kernel of one plane as (1, KH, KW), and of one line as (1, 1, KW)"
+    if len(shape) > 3:
+        return "save one channel or one time of it as a file of its own"
+    if len(shape) < 2:
+        return "use tilewright.ndimage in Python, which filters arrays of fewer dimensions"
+    last = axes_of(path) == "(i, j, k)"
+    plane, kernel_name = ("array[:, :, None]", "gaussian:1.5,1.5,0") if last else ("array[None]", "gaussian:0,1.5,1.5")
+    return (
+        f"save the image as a volume of one plane, {plane}, and give a kernel of one plane, such as {kernel_name}; or "
+        "use tilewright.ndimage in Python, which filters images"
+    )
 
 
 class MemoryShort(NotEnoughMemory):

@@ -165,16 +165,17 @@ def _read_chunk(path: str, key: str, byte_range: Any, layout: Layout) -> bytearr
     with InputFile(chunk, "chunk") as file:
         stored = count * (layout.chunk_bytes + layout.chunk_bytes // 8 + (1 << 12))  # compressors add less than that
         if file.size > stored:
-            raise InputError(f"the chunk's file has {file.size:,} bytes; at most {stored:,} are allowed", path=chunk)
+            what = f"the chunk's file has {file.size:,} bytes; at most {stored:,} are allowed"
+            remedy = "write the chunk again: it is damaged, or the array's metadata states smaller chunks"
+            raise InputError(what, path=chunk, remedy=remedy)
         begin, end = 0, file.size
         if hasattr(byte_range, "suffix"):
             begin = max(0, end - byte_range.suffix)
         elif byte_range is not None:
             begin, end = byte_range.start, byte_range.end
         if not 0 <= begin <= end <= file.size:
-            raise InputError(
-                f"the shard has {file.size:,} bytes; its index names bytes {begin:,} to {end:,}", path=chunk
-            )
+            what = f"the shard has {file.size:,} bytes; its index names bytes {begin:,} to {end:,}"
+            raise InputError(what, path=chunk, remedy="copy the shard again: it was cut short or is damaged")
         data = bytearray(end - begin)
         file.read_into(data, begin)
     parts = [(0, len(data))]

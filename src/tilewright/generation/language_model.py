@@ -79,7 +79,8 @@ class LanguageModel(ABC):
         for each prompt, which keys its random numbers; without them its index is its name, so that samples, unlike
         greedy tokens, change with the index. seed: of the random numbers, where params have none. max_batch_memory:
         bytes for keys and values; None: 1 GiB on a CPU, most of what is free on a GPU. Raises UsageError with the
-        number of a prompt that cannot be continued, or whose logits are not finite.
+        number, from 0, of a prompt that cannot be continued, or whose logits are not finite: then no later prompt is
+        continued, either.
         """
         params = SamplingParams() if params is None else params
         memory = self.attention.memory if max_batch_memory is None else max_batch_memory
@@ -114,7 +115,7 @@ class LanguageModel(ABC):
 
         for i, found in enumerate(engine.run(requests())):
             if any(one.failed for one in found):
-                raise UsageError(f"prompt {i}: {failed(params)}")
+                raise UsageError(f"prompt {i} (counted from 0): {failed(params)}")
             yield Output(unanswered.popleft().tolist(), [self.completion(one) for one in found])
 
     def engine(self, *, seed: int = 0, memory: int | None = None) -> Engine:

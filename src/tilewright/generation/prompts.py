@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.errors import UsageError, WrongType
-from tilewright.formats.tokenizer import Tokenizer
+from tilewright.formats.tokenizer import END_OF_TEXT, Tokenizer
 from tilewright.generation.decoder import Sizes
 from tilewright.ops.core.arrays import NO_NUMBERS
 
@@ -26,7 +26,10 @@ def checked_prompts(
             ends = np.cumsum(counts).tolist()
             flat = flat.astype(np.int64)
             return [flat[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-    return [checked_prompt(prompt, f"prompt {first + i}", sizes, tokenizer) for i, prompt in enumerate(prompts)]
+    return [
+        checked_prompt(prompt, f"prompt {first + i} (counted from 0)", sizes, tokenizer)
+        for i, prompt in enumerate(prompts)
+    ]
 
 
 def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer | None) -> np.ndarray:
@@ -41,7 +44,8 @@ def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer
     except ValueError as error:
         raise UsageError(f"{name} is no list of token ids: {error}") from error
     if ids.ndim == 1 and ids.size == 0:
-        raise UsageError(f"{name} is empty; at least one token id is wanted")
+        start = f", or give {END_OF_TEXT!r}, with which GPT-2 begins a text" if tokenizer else ""
+        raise UsageError(f"{name} is empty; a prompt has at least one token", remedy=f"leave it out{start}")
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         remedy = "give a list of prompts, each a list of token ids" if ids.ndim == 0 else None
         kind = WrongType if ids.ndim == 0 or ids.dtype.kind in NO_NUMBERS else UsageError

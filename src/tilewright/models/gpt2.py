@@ -21,6 +21,7 @@ from tilewright.errors import InputError
 from tilewright.generation.decoder import Batch, Sizes
 from tilewright.generation.language_model import LanguageModel
 from tilewright.generation.memory import Prompts
+from tilewright.models.activations import ACTIVATIONS
 from tilewright.ops.core.ladder import Memory, check_layers
 from tilewright.ops.core.layers import layer as layer_of
 from tilewright.ops.embedding import embedding
@@ -37,13 +38,6 @@ from tilewright.switches import Without
 MODEL_TYPE = "gpt2"
 MAX_SIZE = 2**31
 MAX_LAYERS = 4096  # names of tensors are made from it before a file is read
-ACTIVATIONS = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-    "tanh": "tanh",
-}
 PREFIX = "transformer."
 TIES = (
     ("lm_head.weight", "wte.weight"),

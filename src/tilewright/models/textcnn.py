@@ -10,7 +10,6 @@ padding mask: a sentence always has `sequence_length` ids, and where padding fil
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypedDict, cast
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ from tilewright.backends.token_lookup import token_lookup
 from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
 from tilewright.formats.tokenizer import Tokenizer
+from tilewright.models.answers import Answer, softmax_answer
 from tilewright.ops.core.arrays import as_numpy
 from tilewright.ops.core.ladder import Memory, check_layers, forced, preferring
 from tilewright.ops.core.layers import layer as layer_of
@@ -90,6 +90,11 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return shapes
 
     @property
+    def shortest(self) -> int:
+        """Tokens of a sentence at least."""
+        return self.sequence_length
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Elements of a sentence after the convolutions and after each linear layer."""
         return self.num_filters * len(self.kernel_sizes), *self.hidden_sizes, self.num_labels
@@ -145,13 +150,9 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         """The name of class i."""
         return self.id2label.get(i, f"LABEL_{i}")
 
-
-class Answer(TypedDict):
-    """label: the name of the likeliest class. score: the softmax of its logit. logits: (num_labels,)."""
-
-    label: str
-    score: float
-    logits: list[float]
+    def encoder(self, tokenizer: Tokenizer | None) -> SentenceEncoder | None:
+        """From text to ids; None without a tokenizer. Raises InputError where the two do not fit."""
+        return encoder_for(tokenizer, self)
 
 
 class TextCNN:
@@ -277,10 +278,10 @@ class TextCNN:
             raise WrongType("sentences is one text; a list of sentences is wanted")
         if not np.iterable(sentences):
             raise WrongType(f"sentences is {sentences!r}; a list of sentences is wanted")
-        encoder = encoder_for(self.tokenizer, self.config)
+        encoder = self.config.encoder(self.tokenizer)
         contents = [self._content(number, sentence, encoder) for number, sentence in enumerate(sentences)]
         ids = encoder.rows(contents) if encoder else np.array(contents, np.int32)
-        return [cast(Answer, self.answer(row)) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
+        return [self.answer(row) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
 
     def _content(self, number: int, sentence, encoder: SentenceEncoder | None) -> Content:
         """What counts of a sentence's text, or its ids, each an integer of the vocabulary."""
@@ -299,7 +300,8 @@ class TextCNN:
         except TypeError as error:
             raise WrongType(f"sentence {number} is {sentence!r}; {wanted} is wanted") from error
         except InputError as error:
-            raise UsageError(f"sentence {number} {error.message}") from error
+            what = f"sentence {number} (counted from 0) {error.message}"
+            raise UsageError(what, remedy="leave it out or mend it: no sentence was classified") from error
         if len(filled) != L:
             raise UsageError(f"sentence {number} has {len(filled)} token ids; the model takes {L}")
         for position, token in enumerate(row):
@@ -309,8 +311,6 @@ class TextCNN:
                 )
         return [int(token) for token in row]
 
-    def answer(self, logits: np.ndarray) -> dict[str, Any]:
+    def answer(self, logits: np.ndarray) -> Answer:
         """One sentence's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
-        odds = np.exp(logits.astype(np.float64) - logits.max())
-        best = int(np.argmax(logits))
-        return {"label": self.config.label(best), "score": float(odds[best] / odds.sum()), "logits": logits.tolist()}
+        return softmax_answer(logits, self.config.label)

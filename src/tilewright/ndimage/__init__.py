@@ -59,6 +59,11 @@ __all__ = [
     "uniform_filter1d",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 T = TypeVar("T")
 Each: TypeAlias = "T | Sequence[T]"  # one for all axes, or one per axis
 Output: TypeAlias = "DTypeLike | NDArray[Any] | None"
@@ -162,6 +167,7 @@ def gaussian_filter1d(
 ) -> NDArray[Any]:
     """Correlation along one axis with a Gaussian of standard deviation `sigma`, or with its derivative of that order.
 
+    sigma: in voxels (elements of the array), not in millimetres: divide a length by the voxel size.
     The kernel ends at `truncate` standard deviations, or at `radius` numbers on each side. The rest is as in
     `correlate1d`.
     """
@@ -183,7 +189,8 @@ def gaussian_filter(
 ) -> NDArray[Any]:
     """Gaussian along each of `axes`: `gaussian_filter1d` one after the other, each result in the output's dtype.
 
-    sigma, order, mode, radius: one, or one for each of the axes; where sigma is 0 nothing is done.
+    sigma, order, mode, radius: one, or one for each of the axes. sigma is in voxels, not in millimetres: divide a
+    length by the voxel size. An axis with sigma 0 is not filtered.
     """
     input = array_of("input", input)
     output = output_for(output, input)
@@ -203,7 +210,7 @@ def uniform_filter1d(
     cval: complex = 0.0,
     origin: int = 0,
 ) -> NDArray[Any]:
-    """The mean of `size` neighbours along one axis; the rest is as in `correlate1d`."""
+    """The mean of `size` neighbours, in voxels, along one axis; the rest is as in `correlate1d`."""
     input = array_of("input", input)
     axis = axis_of(axis, input.ndim)
     if size < 1:
@@ -235,7 +242,7 @@ def uniform_filter(
 ) -> NDArray[Any]:
     """The mean over a box: `uniform_filter1d` along each of `axes`, each result in the output's dtype.
 
-    size, mode, origin: one, or one for each of the axes; where size is 1 nothing is done.
+    size, mode, origin: one, or one for each of the axes. size is in voxels; an axis with size 1 is not filtered.
     """
     input = array_of("input", input)
     output = output_for(output, input, to_complex=input.dtype.kind == "c")
@@ -297,7 +304,8 @@ def gaussian_laplace(
     axes: int | Sequence[int] | None = None,
     **kwargs: Any,
 ) -> NDArray[Any]:
-    """The sum of a Gaussian's second derivatives along each of `axes`; kwargs go to `gaussian_filter`."""
+    """The sum of a Gaussian's second derivatives along each of `axes`. sigma: in voxels, one, or one for each axis;
+    kwargs go to `gaussian_filter`."""
     input = array_of("input", input)
     chosen = axes_of(axes, input.ndim)
     sigmas = per_axis(sigma, len(chosen))  # where all axes are named, scipy goes by the array's order

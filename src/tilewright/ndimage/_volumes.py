@@ -10,13 +10,10 @@ import numpy as np
 
 from tilewright.ndimage._arguments import real_of
 
-LEAST, MOST = (
-    2.0**-126,
-    2.0**100,
-)  # sizes between which a weight keeps its 24 bits, and a sum of products rarely overflows
-LONGEST = (
-    33  # taps of a pass up to which three passes in one tile beat three passes over the array: README of ops/correlate
-)
+# Between these sizes a weight keeps its 24 bits, and a sum of products rarely overflows.
+LEAST, MOST = 2.0**-126, 2.0**100
+# Up to so many taps of a pass, three passes in one tile beat three passes over the array: docs/lab/correlate.md.
+LONGEST = 33
 THICK = 16  # conv3d's blocks are 16 rows, and for separable kernels 16 planes: fewer are as dear as 16
 
 Again = Callable[[np.ndarray], object]  # filters the input in float64 into the array it is given

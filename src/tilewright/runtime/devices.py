@@ -37,10 +37,12 @@ def is_gpu_elsewhere() -> bool:
 
 
 def place_for(device: str, dtype: str = "float32") -> str:
-    """The device itself, one of DEVICES; for "auto": "cuda" if it can run, else "cpu". dtype: the wanted accuracy
-    class. Raises UsageError for another word, and for float16 on the CPU; for "cuda" ResourceError if PyTorch,
-    Triton or numba-cuda is not installed, there is no GPU, it is older than LEAST, or its driver is older than
-    PyTorch's CUDA.
+    """The device to compute on: "cpu" or "cuda". device: one of DEVICES; "auto" is "cuda" if a GPU can be used, else
+    "cpu". dtype: the wanted accuracy class.
+
+    Raises UsageError for an unknown device, and for float16 on the CPU. Raises ResourceError for "cuda" if PyTorch,
+    Triton or numba-cuda is not installed, if there is no GPU, if it is older than LEAST, or if its driver is older
+    than PyTorch's CUDA.
     """
     if device not in DEVICES:
         raise UsageError(f"device is {device!r}; it must be one of {', '.join(DEVICES)}")

@@ -1,8 +1,8 @@
 """Finds forced rungs that a job never uses: it refuses them before the work or names them at the end. None is ignored.
 
-A job runs the operations of its model, and those that their rungs call. Its settings may leave some of them idle: the
-verb's task says which, and what runs instead. A rung may be forced for an operation, or for one layer of the model
-("matmul@2"), see `ops.core.layers`.
+A job runs the operations of its model, and the operations that their rungs call. With some settings an operation does
+not run: the verb's task names it, and the operation that runs instead. A rung may be forced for an operation, or for
+one layer of the model ("matmul@2"), see `ops.core.layers`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.layers import split_target, wrong_layers
 
 OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `calls` names those beneath them
-    "classify": ("embedding_conv1d", "matmul"),
+    "classify": ("embedding_conv1d", "matmul", "embedding", "layernorm", "attention"),
     "generate": ("embedding", "layernorm", "attention", "matmul", "matmul_argmax", "sample"),
-    "draw": ("matmul", "conv_transpose2d"),
+    "draw": ("matmul", "conv_transpose2d", "batchnorm"),
     "convolve": ("conv3d", "correlate"),
 }
 

@@ -17,9 +17,9 @@ SHARES = 16  # least number of shards for one worker, if there are enough record
 
 @dataclass(frozen=True)
 class Sizing:
-    """records: wanted per shard. least: lower bound per shard if there are several workers; smaller shards spend too
-    much time with batches that are not full. alone: lower bound for a single worker, for small jobs (None: `records`).
-    most_bytes: upper bound for a shard of text."""
+    """The size of shards. records: wanted per shard. least: lower bound if there are several workers, because smaller
+    shards leave batches unfilled. alone: lower bound for a single worker (None: `records`). most_bytes: upper bound for
+    a shard of text."""
 
     records: int
     least: int
@@ -28,7 +28,7 @@ class Sizing:
     alone: int | None = None
 
     def for_workers(self, workers: int) -> Sizing:
-        """The same for this many workers, which share the input evenly."""
+        """The sizing for this many workers, which share the input evenly."""
         return replace(self, least=min(self.least, self.records), workers=workers)
 
     def a_shard(self, total: int) -> int:

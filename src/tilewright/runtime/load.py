@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
@@ -15,10 +16,12 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats.blocks import check_finite
 from tilewright.formats.lines import json_error
 from tilewright.formats.mapped import forget
-from tilewright.formats.models import CONFIG, eos_token_ids, read_config, read_model
+from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models import dcgan, gpt2, textcnn
+from tilewright.models.bert import Bert
+from tilewright.models.bert_config import CONFIGS, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
@@ -33,32 +36,36 @@ if TYPE_CHECKING:
     from tilewright.generation.prompts import Prompt
     from tilewright.generation.sampling import SamplingParams
 
-Config = TextCNNConfig | GPT2Config | DCGANConfig
-Model = TextCNN | GPT2 | DCGAN
+Config = TextCNNConfig | GPT2Config | DCGANConfig | BertConfig
+Model = TextCNN | GPT2 | DCGAN | Bert
 DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
 DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
 Weights = dict[str, np.ndarray]
+Classifier = TextCNNConfig | BertConfig
 C = TypeVar("C", TextCNNConfig, GPT2Config, DCGANConfig)
+Wanted = TypeVar("Wanted", bound=Config)
 TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
 
 class Kind(NamedTuple):
-    """How to load one kind of model."""
+    """How to load one kind of model. rename: of a configuration, the function that gives the model's name of a
+    checkpoint's tensor, see `read_model`."""
 
     config: type[Config]
     model: Callable[..., Model]
-    rename: Callable[[str], str | None] | None = None
+    rename: Callable[[Any], Rename | None] = lambda config: None
     ties: tuple[tuple[str, str], ...] = ()
 
 
 KINDS = {
     textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
-    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, gpt2.own_name, gpt2.TIES),
+    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: gpt2.own_name, gpt2.TIES),
     dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
+    **{name: Kind(config, Bert, lambda config: config.own_name) for name, config in CONFIGS.items()},
 }
 
 
-VERBS = {textcnn.MODEL_TYPE: "classify", gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}
+VERBS = {gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}  # all others classify
 
 
 def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config:
@@ -78,16 +85,18 @@ def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config
 @overload
 def config_of(path: str | os.PathLike[str]) -> Config: ...
 @overload
-def config_of(path: str | os.PathLike[str], wanted: type[C]) -> C: ...
-def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Config:
-    """The model's configuration, without its weights. wanted: the class it must have, of KINDS."""
+def config_of(path: str | os.PathLike[str], wanted: type[Wanted]) -> Wanted: ...
+@overload
+def config_of(path: str | os.PathLike[str], wanted: UnionType) -> Classifier: ...
+def config_of(path: str | os.PathLike[str], wanted: type | UnionType | None = None) -> Config:
+    """The model's configuration, without its weights. wanted: the class that it must have, or a union of classes."""
     check_model(path)
     config = parse_config(read_config(path), path)
     if wanted is not None and not isinstance(config, wanted):
-        names = {kind.config: name for name, kind in KINDS.items()}
-        remedy = f"use `tilewright {VERBS[config.model_type]}` for a {config.model_type}"
-        raise InputError(f"the model is a {config.model_type}; a {names[wanted]} is wanted here", path=os.fspath(path),
-                         remedy=remedy)  # fmt: skip
+        names = [name for name, kind in KINDS.items() if issubclass(kind.config, wanted)]
+        remedy = f"use `tilewright {VERBS.get(config.model_type, 'classify')}` for a {config.model_type}"
+        what = f"the model is a {config.model_type}; a {' or '.join(names)} is wanted here"
+        raise InputError(what, path=os.fspath(path), remedy=remedy)
     return config
 
 
@@ -95,7 +104,9 @@ def config_of(path: str | os.PathLike[str], wanted: type | None = None) -> Confi
 def read_weights(path: str | os.PathLike[str]) -> tuple[Config, Weights]: ...
 @overload
 def read_weights(path: str | os.PathLike[str], wanted: type[C]) -> tuple[C, Weights]: ...
-def read_weights(path: str | os.PathLike[str], wanted: type | None = None) -> tuple[Config, Weights]:
+@overload
+def read_weights(path: str | os.PathLike[str], wanted: UnionType) -> tuple[Classifier, Weights]: ...
+def read_weights(path: str | os.PathLike[str], wanted: type | UnionType | None = None) -> tuple[Config, Weights]:
     """The configuration and the mapped, finite weights of the model at `path`. Raises InputError."""
     config, weights = mapped_weights(path, wanted, headers=False)
     whole = os.path.join(path, WEIGHTS)
@@ -107,13 +118,15 @@ def read_weights(path: str | os.PathLike[str], wanted: type | None = None) -> tu
 
 
 def mapped_weights(
-    path: str | os.PathLike[str], wanted: type | None = None, *, headers: bool = True
+    path: str | os.PathLike[str], wanted: type | UnionType | None = None, *, headers: bool = True
 ) -> tuple[Config, Weights]:
     """As `read_weights`, without the check for finite values; headers: without reading any values."""
     config = config_of(path, wanted) if wanted else config_of(path)
     kind = KINDS[config.model_type]
     try:
-        _, weights = read_model(path, lambda values: config.tensor_shapes(), kind.rename, kind.ties, headers=headers)
+        _, weights = read_model(
+            path, lambda values: config.tensor_shapes(), kind.rename(config), kind.ties, headers=headers
+        )
     except InputError as error:
         if quantized := _quantized(path):
             what = f"config.json says that the weights are quantised ({quantized}), which is not computed"
@@ -143,7 +156,7 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
 
 if TYPE_CHECKING:
 
-    class AnyModel(GPT2, TextCNN, DCGAN):  # type: ignore[misc]
+    class AnyModel(GPT2, TextCNN, DCGAN, Bert):  # type: ignore[misc]
         """A model whose family only its files tell: an editor offers the methods of every family."""
 
         @overload  # type: ignore[override]
@@ -180,11 +193,11 @@ def load(  # type: ignore[overload-overlap]
 @overload
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> AnyModel: ...
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> Any:
-    """The model at `path`: a directory (config.json, model.safetensors), the course's file, or, where nothing of that
-    name lies here, a named model: "poet", "critic", "portraits".
+    """The model at `path`: a directory (config.json, model.safetensors), or the course's file. If the current directory
+    has no such file, "poet", "critic" and "portraits" name the models of the package.
 
-    device: "cpu", "cuda", or "auto": a GPU if there is one that can be used. dtype: the accuracy class: "float32",
-    "bfloat16" or, on a GPU, "float16"; "auto": that of the checkpoint (float32 for float16 on a CPU). options: other
+    device: "cpu", "cuda", or "auto": a GPU if one can be used. dtype: the accuracy class: "float32", "bfloat16" or, on
+    a GPU, "float16"; "auto": the dtype of the checkpoint (float32 instead of float16 on a CPU). options: other
     arguments of the model's class, such as `table_memory` of TextCNN, or `without`, a set of optimisations to switch
     off. Raises InputError, UsageError and ResourceError.
     """
@@ -198,7 +211,7 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
         check_switches(verb, without, place, dtype, parameter="without")
     config, weights = read_weights(path)
     model = build(config, weights, device=device, dtype=dtype, **options)
-    if isinstance(model, GPT2 | TextCNN):
+    if isinstance(model, GPT2 | TextCNN | Bert):
         model.tokenizer = tokenizer_of(path)
     if isinstance(model, GPT2):
         model.stop_ids = eos_token_ids(path) or model.config.stop_ids
@@ -216,6 +229,8 @@ def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
 
 @overload
 def build(config: TextCNNConfig, weights: Weights, **options: Any) -> TextCNN: ...
+@overload
+def build(config: BertConfig, weights: Weights, **options: Any) -> Bert: ...
 @overload
 def build(config: GPT2Config, weights: Weights, **options: Any) -> GPT2: ...
 @overload

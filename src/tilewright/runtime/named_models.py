@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "data" / "models"
 NAMES = ("poet", "critic", "portraits")
 CARD = "README.md"
 MAX_CARD_BYTES = 1 << 16
+REPOSITORY = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*(?<!\.bin)(?<!\.safetensors)")  # of Hugging Face: name or owner/name
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,27 @@ def resolved(path: str, output: str | None) -> str:
 
 
 def check_model(path: str | os.PathLike[str]) -> None:
-    """Raises InputError, listing the names, for a bare name that is neither a model nor a path. So it does for a
-    directory that is no model but hides the model of its name."""
+    """Raises InputError, listing the names, for a bare name that is neither a model nor a path, and for the name of a
+    repository of Hugging Face. So it does for a directory that is no model but hides the model of its name."""
     name = os.fspath(path)
     if name in NAMES and os.path.isdir(name) and not os.path.lexists(os.path.join(name, "config.json")):
         raise InputError("this directory has no config.json, and hides the named model of the same name", path=name,
                          remedy=f"rename it, or give the model's path: {FOLDER / name}")  # fmt: skip
-    if os.path.lexists(name) or os.path.dirname(name):
+    owner = os.path.dirname(name)
+    may_be_repository = REPOSITORY.fullmatch(name) is not None and not os.path.isdir(owner)
+    if os.path.lexists(name) or (owner and not may_be_repository):
         return
     known = "this installation lacks it" if name in NAMES else f"the named models are {', '.join(NAMES)}"
     what = f"no such model: there is no file of that name here, and {known}"
-    raise InputError(what, path=name, remedy="give a path, or a name that `tilewright models` lists")
+    remedy = "give a path, or a name that `tilewright models` lists"
+    if may_be_repository and name not in NAMES:
+        files = "config.json model.safetensors tokenizer.json"
+        command = f"hf download {name} {files} --local-dir {os.path.basename(name)}"
+        remedy += (
+            ". tilewright downloads nothing: for a model of Hugging Face, first run `pip install huggingface_hub` and "
+            f"`{command}`, and then give --model ./{os.path.basename(name)}"
+        )
+    raise InputError(what, path=name, remedy=remedy)
 
 
 def named_models() -> list[NamedModel]:

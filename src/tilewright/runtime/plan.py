@@ -24,6 +24,7 @@ from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_be
 from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
 from tilewright.runtime.load import tokenizer_files
+from tilewright.runtime.trials import Trial, trial_for
 from tilewright.simd import cache
 
 # Memory of a process, measured on Linux, x86-64, as the peak of jobs with a tiny model and input
@@ -56,9 +57,9 @@ class Outputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """A verb's declaration of a job. records: of all shards, each a `unit`; counted, or estimated from a sample. parts:
-    a worker's memory, of its GPU or else of the machine. outputs: without the fixed bytes of every shard. flops:
-    operations of all records. figures: the verb's own."""
+    """A verb's declaration of a job. records: of all shards, in `unit`. counted: true if they were counted, false if
+    estimated from a sample. parts: a worker's memory, of its GPU or else of the machine. outputs: without the fixed
+    bytes of every shard. flops: operations of all records. figures: the verb's own figures."""
 
     unit: str
     records: int
@@ -77,7 +78,7 @@ class Declared:
 @dataclass(frozen=True, kw_only=True)
 class JobPlan(Declared):
     """The plan of a job. processes: the number that compute on this machine. disk: free bytes that its output and job
-    directory may take."""
+    directory may take. trial: a similar job that has run."""
 
     verb: str
     model: str
@@ -88,6 +89,7 @@ class JobPlan(Declared):
     processes: int
     supervised: bool
     disk: int
+    trial: Trial | None
 
     @property
     def total_memory(self) -> int | None:
@@ -123,10 +125,10 @@ def plan_job(
     task_of: Callable[[Any], Any],
     declare: Callable[[Any, Begun, int], Declared],
 ) -> JobPlan:
-    """The plan of a verb's job. gpu_memory: bytes of a GPU, which may be elsewhere; None: of this machine's, if it has
-    one. declare: declares a task's bytes, with the memory of its GPU.
+    """The plan of a verb's job. gpu_memory: bytes of a GPU, which may be of another machine; None: of this machine's
+    GPU, if it has one. declare: declares the bytes of a task, given the memory of its GPU.
 
-    Raises what the verb does before its first shard.
+    Raises the errors that the verb raises before its first shard.
     """
     elsewhere = job.device == "cuda" and gpu_memory is not None and not gpus()
     with gpu_elsewhere(elsewhere), in_force(job.settings):
@@ -150,6 +152,7 @@ def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan
         verb=verb, model=getattr(job, "model", ""), device=job.device, dtype=getattr(task, "dtype", job.dtype),
         begun=begun, processes=min(begun.workers // parallel, todo),
         supervised=job.settings.is_supervised, disk=room(job.output),
+        trial=trial_for(task.fingerprint(), job.output),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -109,13 +110,17 @@ class Figures:
 class JobProgress(_Display, Watch):
     """All workers of a job: records done, rate, time left, and the rate of each worker if there are several.
 
-    `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. The rate is this run's, from the
-    first shard on. The share also counts shards of earlier runs, and the finished part of running shards. So prompts
-    that end together count while they run.
+    `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. stops_in: the seconds that a
+    requested stop leaves the job, infinite without a request. The rate is this run's, from the first shard on. The
+    share also counts shards of earlier runs, and the finished part of running shards. So prompts that end together
+    count while they run.
     """
 
-    def __init__(self, unit: str, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, unit: str, stream: TextIO | None = None, stops_in: Callable[[], float] = lambda: math.inf
+    ) -> None:
         super().__init__(unit, stream)
+        self._stops_in = stops_in
         self.figures = Figures()
         self._cut: Cut = Whole()
         self._hands: dict[int, _Hand] = {}
@@ -183,7 +188,9 @@ class JobProgress(_Display, Watch):
         here = sum(hand.records + hand.at for hand in hands)
         rate = f"{amount(here / max(spent, 1e-9))} {self._unit}/s, " if rated else ""
         text, new = f"{rate}{duration(spent)}", share - self._earlier
-        if new > 0:
+        if (stops_in := self._stops_in()) < math.inf:
+            text += f", stopping within {duration(max(stops_in, 0))}"
+        elif new > 0:
             text += f", {'about ' if new < LITTLE else ''}{duration(spent * (1 - share) / new)} left"
         if not rated:
             return text

@@ -37,11 +37,11 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def engine_of(settings: Settings, device: str) -> Engine:
-    """The engine that the settings ask for. device: as `place_for` takes it. A worker has one GPU, or a part of the
-    cores.
+    """The engine of these settings. device: as `place_for` takes it. A worker has one GPU, or a part of the cores.
 
-    Raises UsageError for an unknown engine or workers that it cannot have, and where an MPI launcher started several
-    processes for another engine than MPI's and no part; ResourceError if the device is missing.
+    Raises UsageError for an unknown engine, or for a number of workers that it cannot have. Raises UsageError if an MPI
+    launcher started several processes, but neither the engine is "mpi" nor a part is given. Raises ResourceError if the
+    device is missing.
     """
     name, workers = settings.engine, settings.workers
     if name is not None and name not in ENGINES:
@@ -66,7 +66,7 @@ def engine_of(settings: Settings, device: str) -> Engine:
             raise UsageError(f"workers is {workers}; the engine inline has one worker", remedy="use the engine local")
         from tilewright.runtime.engines.inline import Inline
 
-        return Inline()
+        return Inline(gpus[0] if gpus else None)
     if gpus and workers is not None and workers > len(gpus):
         raise ResourceError(
             f"{workers} workers need a GPU each, and there are {len(gpus)}", remedy="use fewer --workers"
@@ -131,7 +131,10 @@ def start(
             done = run_within(task, job.output, engine, settings)
             report.records, report.errors = done.records, done.errors
             return task, done.figures
-        with JobProgress(unit) as watch, _resumable(settings, watch.figures):
+        with (
+            JobProgress(unit, stops_in=lambda: stop.left(settings.grace)) as watch,
+            _resumable(settings, watch.figures),
+        ):
             done = run_within(task, job.output, engine, replace(settings, since=since), watch)
     _fold(report, done, watch.figures)
     if done.errors:
@@ -180,8 +183,9 @@ class _Announced:
     grace: float
 
     def __call__(self, name: str) -> None:
-        again = "a second Ctrl-C" if name == "SIGINT" else "Ctrl-C"
-        text = f"{name}: finishing what is on its way, for at most {self.grace:g} s (--grace); {again} ends at once\n"
+        press = "press Ctrl-C again" if name == "SIGINT" else "press Ctrl-C"
+        work = f"finishing the shards in progress, for at most {self.grace:g} s (--grace)"
+        text = f"{name}: stopping: {work}; {press} to stop now\n"
         with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
             # a bar ends without a newline
             os.write(sys.stderr.fileno(), (b"\n" if sys.stderr.isatty() else b"") + text.encode())

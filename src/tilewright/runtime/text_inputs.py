@@ -1,4 +1,4 @@
-"""Refuses text for a model without a tokenizer before the work, instead of one error per record."""
+"""Refuses text that a model cannot read before the work, instead of one error per record."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from tilewright.errors import UsageError
+from tilewright.errors import InputError, UsageError
 from tilewright.formats.files import InputFile
+from tilewright.formats.tokenizer import Tokenizer
 
 FIRST_BYTES, FIRST_LINES = 1 << 16, 64  # of an input are read: a file of text shows it there
 IDS = ("prompt_token_ids", "input_ids", "tokens")
@@ -17,23 +18,37 @@ TEXTS = ("prompt", "text", "messages")
 def check_has_ids(path: str, model: str, example: str) -> None:
     """Raises UsageError if the model has no tokenizer, and the input is a .txt, or a .jsonl whose first lines all
     are text. example: a line with token ids. A single line of text among token ids is an error of its record only."""
-    if path.endswith(".txt") or (path.endswith(".jsonl") and _only_text(path)):
+    if path.endswith(".txt") or (path.endswith(".jsonl") and (kinds := _are_text(path)) and all(kinds)):
         raise UsageError(
-            "the input is text, and the model has no tokenizer.json",
+            f"the input is text, and the model {model} has no tokenizer.json",
             path=path,
-            remedy=f"put the model's tokenizer.json, or its vocab.json and merges.txt, into {model}, or give token ids "
+            remedy=f"put the model's tokenizer.json, or its vocab.json and merges.txt, into {model}. Or give token ids "
             f"in a .jsonl file: {example}",
         )
 
 
-def _only_text(path: str) -> bool:
+def check_tokenizer_fits(path: str, tokenizer: Tokenizer, vocabulary: int, example: str) -> None:
+    """Raises InputError if the tokenizer makes ids of plain text that the model lacks, and the input may be text: it is
+    no .bin, and no .jsonl whose first lines all are token ids. vocabulary: of the model. example: a line with ids."""
+    if path.endswith(".bin") or (path.endswith(".jsonl") and not any(_are_text(path))):
+        return
+    if beyond := tokenizer.text_ids_beyond(vocabulary):
+        ids = f"id {beyond[0]:,}" if len(beyond) == 1 else f"{len(beyond):,} ids from {beyond[0]:,} to {beyond[-1]:,}"
+        raise InputError(
+            f"the tokenizer has {tokenizer.size:,} tokens and the model {vocabulary:,}: the model lacks {ids}",
+            path=tokenizer.path,
+            remedy=f"use the tokenizer.json that came with the model. Or give token ids in a .jsonl file: {example}",
+        )
+
+
+def _are_text(path: str) -> list[bool]:
+    """Of each of the first lines of a .jsonl that is not blank: whether it is text."""
     with InputFile(path, "input") as file:
         start = bytearray(min(file.size, FIRST_BYTES))
         file.read_into(start, 0)
         whole = file.size <= FIRST_BYTES
     lines = bytes(start).split(b"\n")[: None if whole else -1]
-    kinds = [_is_text(line) for line in lines[:FIRST_LINES] if line.strip()]
-    return bool(kinds) and all(kinds)
+    return [_is_text(line) for line in lines[:FIRST_LINES] if line.strip()]
 
 
 def _is_text(line: bytes) -> bool:

@@ -9,6 +9,7 @@ import browser
 from tilewright.bench.report import figures
 from tilewright.bench.report.page import page
 from tilewright.bench.report.shown import shown
+from tilewright.bench.report.sweeps import is_sweep, of_sweeps
 from tilewright.bench.report.write import ladders
 from tilewright.bench.results import PEER, Row, read
 
@@ -19,8 +20,9 @@ MISSING = f"none of {', '.join(browser.BROWSERS)} is installed"
 def drawn(rows: list[Row]) -> str:
     """The page of these rows."""
     known = ladders()
-    by_op = shown(rows, known)
-    return page(by_op, known, figures.of_results(by_op, known))
+    swept = [row for row in rows if is_sweep(row)]
+    by_op = shown([row for row in rows if not is_sweep(row)], known)
+    return page(by_op, known, figures.of_results(by_op, known) | of_sweeps(swept), swept)
 
 
 @pytest.fixture

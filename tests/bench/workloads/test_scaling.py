@@ -1,6 +1,10 @@
 """Whole jobs by 1 and 2 workers: tiny models, the command line itself."""
 
+import importlib.util
 import json
+import os
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +56,7 @@ def test_rows_and_their_table(setting, pretend, job):
         ("local, 2", 4.0, 12.0, 2.0),
     ]
     assert commands[0][-2:] == ["--count", "1024"] and commands[1] == commands[2]
+    assert {sum(word in ("-n", "--count") for word in command) for command in commands} == {1}
     assert said[1] == f"{job}, local, 2: 4.00 s, 100% of linear, 12.00 s besides, 10 shards"
     (table,) = bench_tables(rows)
     assert table.rows[1][2:] == ("local", "1 core", "2", "750", "4", "12", "2.00", "100")
@@ -99,3 +104,19 @@ def test_images(tmp_path, monkeypatch, workers, job):
     rows = bench(job, 300, Setting(tmp_path, workers, tiny=True), lambda text: None)
     assert [row.rows for row in rows] == [300] * len(workers) and all(0 < row.median_s < row.one_off_s for row in rows)
     assert not [*tmp_path.glob("*.npy*"), *tmp_path.glob("*.bmp*")]
+
+
+MPIEXEC = shutil.which("mpiexec") or Path(sys.executable).with_name("mpiexec").exists()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MPIEXEC or not importlib.util.find_spec("mpi4py"), reason="pip install mpi4py mpich")
+def test_sixteen_ranks(tmp_path):
+    """They share this machine's cores and write the bytes of one process, which `bench` compares."""
+    plan = Setting(tmp_path, (1, 16), engine="mpi", tiny=True)
+    rows = bench("dcgan", 2048, plan, lambda text: None)
+    cores = min(len(os.sched_getaffinity(0)), 16)
+    assert rows[1].point == f"workers=16, hosts=1, devices={cores}"
+    assert rows[0].point.startswith("workers=1, hosts=1")
+    (table,) = bench_tables(rows)
+    assert cores == 16 or f"workers share cores or GPUs (16 on {cores})" in table.notes[0]

@@ -25,8 +25,9 @@ from tilewright.runtime.jobs.status import status
 
 
 def test_status(place):
-    with pytest.raises(UsageError, match="there is no job"):
+    with pytest.raises(UsageError, match="there is no job") as caught:
         status(place.output)
+    assert "such as" not in str(caught.value)
     seen = []
 
     def look(record):
@@ -43,6 +44,8 @@ def test_status(place):
     os.unlink(f"{place.output}.job/report.json")
     os.unlink(f"{place.output}.job/shards/00004.part")
     assert status(place.output).state == "stopped" and status(place.output).done == 9
+    with pytest.raises(UsageError, match=f"such as {os.path.basename(place.output)}"):
+        status(f"{place.output}x")
 
 
 def test_a_job_that_its_bad_records_stopped(place, capsys):
@@ -55,7 +58,7 @@ def test_a_job_that_its_bad_records_stopped(place, capsys):
         assert found.state == "stopped" and found.too_many.startswith(f"{found.errors} of the first {found.records}")
         assert "records are bad and 3 are allowed; the first is line 2" in found.too_many
         out = said(capsys, place.output)
-        assert f"stopped by --max-errors: {found.too_many}; allow more" in out and "goes on" not in out
+        assert f"stopped by --max-errors: {found.too_many}; allow more" in out and "resume" not in out
         assert json.loads(said(capsys, place.output, "--json"))["too_many"] == found.too_many
     with open(f"{place.output}.job/ended.json", "a") as file:
         file.write("x")
@@ -130,7 +133,7 @@ def test_a_lock_that_is_held_elsewhere(place, elsewhere, capsys, how):
         for _ in range(2):
             found = status(place.output)
             assert (found.state, found.holder.host) == ("running", "elsewhere")
-        assert "at work: process" in said(capsys, place.output)
+        assert "running on: process" in said(capsys, place.output)
     assert status(place.output).state == "stopped"
 
 
@@ -143,7 +146,7 @@ def test_a_file_system_without_locks(place, elsewhere, monkeypatch, capsys):
     monkeypatch.setattr(fcntl, "flock", refuse)
     assert status(place.output).state == "perhaps running"
     out = said(capsys, place.output)
-    assert out.startswith("perhaps running: 9 of 10") and "perhaps at work: process" in out and "no locks" in out
+    assert out.startswith("perhaps running: 9 of 10") and "perhaps running on: process" in out and "no locks" in out
     os.truncate(elsewhere, 0)
     assert (status(place.output).state, status(place.output).holder) == ("stopped", None)
     for pid, start, state in ((os.getpid(), None, "running"), (os.getpid(), 1, "stopped")):
@@ -180,7 +183,7 @@ def test_a_finished_job_that_lacks_something(place, capsys, what):
     assert (found.state, found.gone) == ("damaged", [names[what]])
     out = said(capsys, place.output)
     done = 9 if what == "shard" else 10
-    assert out.startswith(f"damaged: {done} of 10 shards") and f"gone since then: {names[what]};" in out
+    assert out.startswith(f"damaged: {done} of 10 shards") and f"missing since it finished: {names[what]};" in out
     assert json.loads(said(capsys, place.output, "--json"))["gone"] == [names[what]]
     assert not verify(place.output).intact
     run(place.task(), place.output, Inline())

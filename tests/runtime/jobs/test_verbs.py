@@ -284,7 +284,7 @@ def test_status_and_verify(verbs, tmp_path, monkeypatch, capsys):
     assert "is intact\nthe job is not finished: no output yet; its command goes on with it" in out
     report = json.loads(said("verify", job.output, "--json")[1])
     assert (report["finished"], report["intact"], report["done"], report["exit_code"]) == (False, True, shards - 1, 75)
-    assert "\nthe same command, given again, goes on with it" in said("status", job.output)[1]
+    assert "\nrun the same command again to resume it" in said("status", job.output)[1]
 
 
 def test_the_expected_outputs_are_those_of_one_shard(verbs):

@@ -10,7 +10,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+from gpt2_models import save
 from tilewright.errors import InputError, TilewrightError, UsageError
+from tilewright.generation.sampling import SamplingParams
 from tilewright.runtime.convert.models import convert, init_dcgan, init_gpt2, init_textcnn
 from tilewright.runtime.load import load, mapped_weights, read_weights
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
@@ -222,12 +224,44 @@ def test_ones_own_textcnn_with_its_configuration_is_converted(here):
 )
 def test_text_for_a_model_without_a_tokenizer_is_refused_once(here, verb, name, text):
     Path(name).write_text(text)
-    with pytest.raises(UsageError, match=rf"^{name}: the input is text, and the model has no tokenizer\.json\. Put"):
+    with pytest.raises(UsageError, match=rf"^{name}: the input is text, and the model . has no tokenizer\.json\. Put"):
         if verb == "generate":
             generate(GenerateJob("g", name, "out.jsonl"))
         else:
             classify(ClassifyJob("t", name, "out.jsonl"))
     assert not os.path.exists("out.jsonl.job")
+
+
+def test_text_out_without_a_tokenizer_names_the_input_first(here):
+    """It said to write and to stop at token ids, which no input of text allows."""
+    Path("in.txt").write_text("a prompt\n")
+    with pytest.raises(UsageError, match=r"^in\.txt: the input is text, and the model g has no tokenizer\.json\. Put"):
+        generate(GenerateJob("g", "in.txt", "out.txt"))
+    Path("in.jsonl").write_text('{"prompt_token_ids": [1, 2]}\n')
+    with pytest.raises(UsageError, match=r"^g: the output is text, .*\. Add .* or name the output \.jsonl"):
+        generate(GenerateJob("g", "in.jsonl", "out.txt"))
+    with pytest.raises(UsageError, match=r"^g: --stop has text, .* or give --stop-id ID in place of"):
+        generate(GenerateJob("g", "in.jsonl", "out.jsonl", SamplingParams(stop=("x",))))
+
+
+def test_a_tokenizer_of_another_model_is_refused_once(here):
+    """497 of 500 records were bad, and the exit code was 0."""
+    save(here / "small", vocab_size=200, eos_token_id=None)
+    Path("in.txt").write_text("a prompt\n")
+    what = (
+        r"small/tokenizer\.json: the tokenizer has 257 tokens and the model 200: the model lacks 56 ids from 200 to 255"
+    )
+    with pytest.raises(InputError, match=what):
+        generate(GenerateJob("small", "in.txt", "out.jsonl"))
+    assert not os.path.exists("out.jsonl.job")
+    Path("in.jsonl").write_text('{"prompt_token_ids": [1, 2]}\n')
+    assert generate(GenerateJob("small", "in.jsonl", "out.jsonl")).errors == 0
+
+
+def test_an_added_special_token_that_the_model_lacks_is_no_reason(here):
+    save(here / "small", vocab_size=256, eos_token_id=None)
+    Path("in.txt").write_text("a prompt\n")
+    assert generate(GenerateJob("small", "in.txt", "out.jsonl")).errors == 0
 
 
 def test_a_line_of_text_among_ids_is_an_error_of_its_own(here):

@@ -56,6 +56,11 @@ def page(
     """The page as HTML text; the same rows give the same bytes. drawings: of `figures.of_results`, `sweeps.of_sweeps`
     and `job_ladders.of_jobs`. swept: the rows of sweeps. stepwise: those of ladders of jobs."""
     sections = [*_sections(by_op, ladders, drawings), *_steps(stepwise, drawings), *_sweeps(swept, drawings)]
+    return html_page("tilewright, measured", METHOD, _headline(by_op), sections)
+
+
+def html_page(title: str, about: str, head: str, sections: Sequence[Section]) -> str:
+    """A page of sections with its navigation, which needs nothing else. about: text; head: HTML below it."""
     body = "\n".join(
         f'<section id="{_text(part.anchor)}"><h2>{_text(part.title)}</h2>\n{part.content}</section>'
         for part in sections
@@ -68,17 +73,17 @@ def page(
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>tilewright, measured</title>
+<title>{_text(title)}</title>
 <style>
 {page_rules()}
 {style}</style>
 </head>
 <body>
 <header>
-<h1>tilewright, measured</h1>
+<h1>{_text(title)}</h1>
 <button id="theme" type="button">Theme</button>
-<p>{_text(METHOD)}</p>
-{_headline(by_op)}</header>
+<p>{_text(about)}</p>
+{head}</header>
 <div class="layout">
 <nav aria-label="Contents">
 {_navigation(sections)}</nav>
@@ -110,7 +115,7 @@ def _headline(by_op: dict[str, list[Row]]) -> str:
     return f'<div class="headline">\n{"".join(parts)}</div>\n' if parts else ""
 
 
-def _navigation(sections: list[Section]) -> str:
+def _navigation(sections: Sequence[Section]) -> str:
     """The groups with a link for each section."""
     parts = []
     for group, some in groups(sections, lambda section: section.group).items():

@@ -81,17 +81,19 @@ JOBS = {
     ),
     "scaling": Job(
         "Scaling",
-        "The same job with 1, 2, 4, ... workers on one host: one CPU core or one GPU for each worker or MPI rank. A "
-        "single `.npy` file limits the scaling of images: on tmpfs all workers contend for one page-cache lock.",
+        "The same job with 1, 2, 4, ... workers: one CPU core or one GPU for each worker, MPI rank or Ray actor. Two "
+        "laws are fitted to the speed-ups: Amdahl's, and the Universal Scalability Law. A single `.npy` file "
+        "limits the scaling of images: on tmpfs all workers contend for one page-cache lock.",
         {"scaling": "Workers"},
     ),
 }
 
 
 SWEPT = (
-    "`tilewright sweep OP` times kernels of an operation at each value of one or two parameters. Every point is "
-    "checked before it is timed. All points of one size are interleaved. Times are medians. In a figure a ring "
-    "marks the best point of a curve, a vertical line its 10th and 90th percentile, a cross a value that cannot run."
+    "`tilewright sweep` times kernels of an operation, or a whole job, at each value of one or two parameters. Every "
+    "point is checked before it is timed. All points of one size are interleaved. Times are medians. The best point is "
+    "the smallest value within 2 % of the fastest one. In a figure a ring marks the best point of a curve, a vertical "
+    "line its 10th and 90th percentile, a cross a value that cannot run."
 )
 
 

@@ -10,11 +10,20 @@ from tilewright.bench.report.svg import LogAxis, figure, line, short, standalone
 from tilewright.bench.report.tables import Table, case_of, device_of, groups, noise_notes, origin, three
 from tilewright.bench.results import Row, read, save_here, write_text
 from tilewright.bench.sweep import OTHER_BITS, PREFIX, THREADS
+from tilewright.bench.sweep_kinds import JOBS
 
 WIDTH, HEIGHT, MARGIN, LEFT = 480, 250, 16, 58  # pixels; the plot has this height, and its axis stands at LEFT
 COLOURS = ("cpu", "simt", "tile", "vendor", "roof", "float64")  # of the curves, in this order
 DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 3"')  # of further curves, after all colours
 CROSS = "\N{MULTIPLICATION SIGN}"  # a refused point
+PLATEAU = 1.02  # times the fastest median: what is below is as fast, for rounds differ by as much
+WORKERS = "workers"  # the parameter of a job: worker processes
+PUBLISHED = {  # (operation or job, parameters) -> what a report of the course says
+    ("conv3d", "threads"): "the best number of threads is near the number of cores",
+    ("gpt2", "batch"): "a batch of 800 prompts is best",
+    ("sentiment", "batch"): "a batch of 64 sentences is best",
+    ("dcgan", "images-workers"): "a second GPU pays from 200 images on, four pay from 1,000",
+} | {(op, "block"): "128 threads per block are best" for op in ("batchnorm", "elementwise", "layernorm", "softmax")}
 GROWS = 1.6  # times the value before: a parameter whose values all grow so much has a logarithmic axis
 
 
@@ -32,13 +41,28 @@ class Curve:
 
     @property
     def best(self) -> Row | None:
-        """The fastest point; None if all are refused."""
-        return min(self.measured, key=lambda row: row.median_s, default=None)
+        """The smallest value of the first parameter that is as fast as the fastest; None if all are refused."""
+        most = max(map(speed, self.measured), default=0.0)
+        fast = [row for row in self.measured if speed(row) * PLATEAU >= most]
+        return min(fast, key=lambda row: _number(next(iter(row.setting.values()))) or 0.0, default=None)
 
     @property
     def name(self) -> str:
         """Kernel, case, and the second parameter: "cpu.taps, 64x64x64-3x3x3, tile=8"."""
         return ", ".join(filter(None, [self.rows[0].rung, case_of(self.rows[0]), self.rest]))
+
+
+def speed(row: Row) -> float:
+    """Rows or records per second of a measured point."""
+    return row.rows / row.median_s
+
+
+def _number(value: str) -> float | None:
+    """The value of a parameter as a number; None for a word."""
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def is_sweep(row: Row) -> bool:
@@ -59,28 +83,74 @@ def sweeps(rows: list[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
 
 def sweep_table(rows: list[Row]) -> Table:
     """A line per point. rows: of one operation, dtype and machine, swept over the same parameters."""
-    names = tuple(rows[0].setting)
+    names, unit = tuple(rows[0].setting), unit_of(rows)
     best = [curve.best for curve in curves(rows)]
     threads = () if THREADS in names else ("device",)
-    header = ("kernel", "size", *names, *threads, "time, ms", "spread", "GFLOP/s", "GB/s", "best", "check")
+    rates = (unit,) if unit else ("GFLOP/s", "GB/s")
+    header = ("run by" if unit else "kernel", "size", *names, *threads, "time, ms", "spread", *rates, "best", "check")
     lines = []
     for row in rows:
         cells = (
             three(row.median_s * 1e3),
             f"{row.low_s / row.median_s - 1:+.0%} {row.high_s / row.median_s - 1:+.0%}",
-            three(row.gflops),
-            three(row.gbytes_s),
-        ) if row.runs else ("", "", "", "")  # fmt: skip
+            *((three(speed(row)),) if unit else (three(row.gflops), three(row.gbytes_s))),
+        ) if row.runs else ("",) * (2 + len(rates))  # fmt: skip
         where = () if THREADS in names else (device_of(row.threads),)
         mark = "best" if any(row is one for one in best) else ""
         lines.append((row.rung, case_of(row), *row.setting.values(), *where, *cells, mark, row.check))
     caption = f"{title(rows)}; {origin(rows)}."
-    return Table(caption, header, tuple(lines), 2, (bits(rows), *noise_notes(rows)))
+    return Table(caption, header, tuple(lines), 2, (*remarks(rows), *noise_notes(rows)))
+
+
+def unit_of(rows: list[Row]) -> str | None:
+    """The unit of a job's rate, "tokens/s"; None for kernels, whose time is shown."""
+    job = rows[0].op.removeprefix(PREFIX)
+    return {"gpt2": "tokens/s"}.get(job, f"{JOBS[job]}/s") if job in JOBS else None
+
+
+def remarks(rows: list[Row]) -> list[str]:
+    """Sentences about one sweep: what was published, where a speed-up ends, whether all bits are the same."""
+    return [*published(rows), *speed_ups(rows), *pays(rows), bits(rows)]
+
+
+def published(rows: list[Row]) -> Iterator[str]:
+    """What a report of the course says of the same sweep."""
+    if found := PUBLISHED.get((rows[0].op.removeprefix(PREFIX), "-".join(rows[0].setting))):
+        yield f"Published by a report of the course, on its own machine: {found}."
+
+
+def pays(rows: list[Row]) -> Iterator[str]:
+    """From which number of records each number of workers is faster than the next smaller one."""
+    names = list(rows[0].setting)
+    if len(names) != 2 or names[1] != WORKERS:
+        return
+    speeds = {(int(row.setting[names[0]]), int(row.setting[WORKERS])): speed(row) for row in rows if row.runs}
+    counts, workers = sorted({count for count, _ in speeds}), sorted({many for _, many in speeds})
+    for fewer, more in itertools.pairwise(workers):
+        faster = [speeds[count, more] > PLATEAU * speeds[count, fewer] for count in counts]
+        first = len(faster) - faster[::-1].index(False) if False in faster else 0
+        if first < len(counts):
+            yield f"{more} workers are faster than {fewer} from {counts[first]:,} {names[0]} on."
+        else:
+            yield f"{more} workers are not faster than {fewer} at {counts[-1]:,} {names[0]}."
+
+
+def speed_ups(rows: list[Row]) -> Iterator[str]:
+    """One sentence for a sweep over threads: the number of threads at which the speed-up ends."""
+    if list(rows[0].setting) != [THREADS]:
+        return
+    ends = groups((row for curve in curves(rows) if (row := curve.best)), lambda row: int(row.setting[THREADS]))
+    most = max(int(row.setting[THREADS]) for row in rows)
+    for count, some in sorted(ends.items()):
+        whose = "" if len(ends) == 1 else f" of {'; '.join(f'{row.rung} on {case_of(row)}' for row in some)}"
+        end = "ends at" if count < most else "does not end before"
+        yield f"The speed-up{whose} {end} {device_of(count)}."
 
 
 def title(rows: list[Row]) -> str:
-    """Operation, dtype and parameters."""
-    return f"{rows[0].op.removeprefix(PREFIX)}, {rows[0].dtype}: time against {' and '.join(rows[0].setting)}"
+    """Operation or job, dtype, and parameters."""
+    what = f"{rows[0].op.removeprefix(PREFIX)}, {rows[0].dtype}: {unit_of(rows) or 'time'}"
+    return f"{what} against {' and '.join(rows[0].setting)}"
 
 
 def bits(rows: list[Row]) -> str:
@@ -89,9 +159,10 @@ def bits(rows: list[Row]) -> str:
     if not measured:
         return "No point could run."
     other = [f"{row.rung} at {row.point} on {case_of(row)}" for row in measured if OTHER_BITS in row.check]
+    of = "the job" if unit_of(rows) else "the same kernel and case"
     if other:
-        return f"Other bits than the first point of the same kernel and case: {'; '.join(other)}."
-    return "All points of the same kernel and case gave the same bits."
+        return f"Other bits than the first point of {of}: {'; '.join(other)}."
+    return f"All points of {of} gave the same bits."
 
 
 def of_sweeps(rows: list[Row]) -> dict[str, str]:
@@ -127,10 +198,8 @@ class Steps:
     @property
     def numbers(self) -> list[float] | None:
         """The values as numbers; None if one is a word."""
-        try:
-            return [float(value) for value in self.values]
-        except ValueError:
-            return None
+        found = [_number(value) for value in self.values]
+        return None if None in found else [value for value in found if value is not None]
 
     @property
     def logarithmic(self) -> bool:
@@ -147,7 +216,7 @@ class Steps:
 
 
 def sweep_figure(rows: list[Row]) -> str:
-    """Milliseconds, logarithmic, against the first parameter. A ring marks a curve's best point, a cross a refused one.
+    """Milliseconds, or a job's rate, against the first parameter. A ring marks a best point, a cross a refused one.
 
     rows: as for `sweep_table`, at least one of them measured.
     """
@@ -169,10 +238,21 @@ def sweep_figure(rows: list[Row]) -> str:
     top = y + 34
     bottom = top + HEIGHT
     x = Steps(tuple(dict.fromkeys(row.setting[x_name] for row in rows)), LEFT + 14, WIDTH - MARGIN - 14)
-    times = [1e3 * value for row in rows if row.runs for value in (row.low_s, row.median_s, row.high_s)]
+    times = [value for row in rows if row.runs for value in _heights(row)]
     up = LogAxis.around(times, bottom, top)
-    parts += [*_axes(x, up, x_name), *(part for i, curve in enumerate(drawn) for part in _drawn(curve, x, up, i))]
+    parts += _axes(x, up, x_name, unit_of(rows) or "time, ms")
+    parts += [part for i, curve in enumerate(drawn) for part in _drawn(curve, x, up, i)]
     return figure(WIDTH, bottom + 48, title(rows), parts)
+
+
+def _heights(row: Row) -> tuple[float, float, float]:
+    """What a figure shows of a measured row: milliseconds of a kernel, the rate of a job; (median, low, high)."""
+    times = row.median_s, row.low_s, row.high_s
+    if unit_of([row]):
+        median, low, high = (row.rows / seconds for seconds in times)
+        return median, high, low
+    median, low, high = (1e3 * seconds for seconds in times)
+    return median, low, high
 
 
 def _colour(i: int) -> str:
@@ -188,14 +268,16 @@ def _told(curve: Curve, x_name: str, most: int) -> str:
     if curve.best is None:
         return f"{curve.name}: refused"
     fewer = f" for {curve.best.rows} rows" if curve.best.rows < most else ""
-    return f"{curve.name}: best {curve.best.setting[x_name]}, {three(1e3 * curve.best.median_s)} ms{fewer}"
+    unit = unit_of([curve.best])
+    value = f"{three(_heights(curve.best)[0])} {unit or 'ms'}{'' if unit else fewer}"
+    return f"{curve.name}: best {curve.best.setting[x_name]}, {value}"
 
 
-def _axes(x: Steps, up: LogAxis, x_name: str) -> Iterator[str]:
+def _axes(x: Steps, up: LogAxis, x_name: str, y_name: str) -> Iterator[str]:
     for tick in up.few():
         yield line(LEFT, up(tick), WIDTH - MARGIN, up(tick), "grid")
         yield text(LEFT - 6, up(tick) + 4, short(tick), "axis", colour="faint", anchor="end")
-    yield text(MARGIN, up.end - 10, "time, ms (logarithmic)", "axis name", colour="faint")
+    yield text(MARGIN, up.end - 10, f"{y_name} (logarithmic)", "axis name", colour="faint")
     last = -math.inf
     for value in x.values:
         yield line(x(value), up.start, x(value), up.start + 4, "ghost")
@@ -214,13 +296,15 @@ def _drawn(curve: Curve, x: Steps, up: LogAxis, i: int) -> Iterator[str]:
     points = [(x(row.setting[x_name]), row) for row in curve.rows]
     for (x1, a), (x2, b) in itertools.pairwise(points):
         if a.runs and b.runs:
-            yield line(x1, up(1e3 * a.median_s), x2, up(1e3 * b.median_s), colour, f' stroke-width="2"{_dash(i)}')
+            y1, y2 = up(_heights(a)[0]), up(_heights(b)[0])
+            yield line(x1, y1, x2, y2, colour, f' stroke-width="2"{_dash(i)}')
     for at, row in points:
         if not row.runs:
             yield text(at, up.start - 6 - 10 * i, CROSS, "label", colour=colour, anchor="middle")
             continue
-        yield line(at, up(1e3 * row.low_s), at, up(1e3 * row.high_s), colour)
-        yield f'<circle class="fill-{colour}" cx="{at:.1f}" cy="{up(1e3 * row.median_s):.1f}" r="3"/>'
+        median, low, high = map(up, _heights(row))
+        yield line(at, low, at, high, colour)
+        yield f'<circle class="fill-{colour}" cx="{at:.1f}" cy="{median:.1f}" r="3"/>'
         if row is curve.best:
-            ring = f'cx="{at:.1f}" cy="{up(1e3 * row.median_s):.1f}" r="7" fill="none" stroke-width="2"'
+            ring = f'cx="{at:.1f}" cy="{median:.1f}" r="7" fill="none" stroke-width="2"'
             yield f'<circle class="line-{colour}" {ring}/>'

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tilewright.bench.noise import reasons
+from tilewright.bench.report.laws import curves, law_sentences
 from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.ops.core.ladder import Ladder
 
@@ -51,6 +52,10 @@ class Table:
             for row in (full.header, align, *full.rows)
         ]
         return "\n\n".join([plain(self.caption), "\n".join(lines), *map(plain, self.notes)])
+
+    def heading(self) -> str:
+        """As `text`, without the notes."""
+        return replace(self, notes=()).text()
 
     def text(self) -> str:
         """For a terminal."""
@@ -374,7 +379,8 @@ def _scaling_tables(rows: list[Row]) -> list[Table]:
         "Shards: the time for all shards, as if all workers had started together. Overhead: the rest of the process, "
         "from its start to its end: loading, fetching kernels, merging. Every run wrote the bytes of one worker."
     )
-    return [Table(f"scaling; {origin(rows)}", header, tuple(lines), 4, (note,))]
+    laws = [sentence for curve in curves(rows) for sentence in law_sentences(curve)]
+    return [Table(f"scaling; {origin(rows)}", header, tuple(lines), 4, (*laws, note))]
 
 
 TEXT_TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {

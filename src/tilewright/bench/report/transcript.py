@@ -12,11 +12,13 @@ MISSING = "Not run yet: `tilewright demo --save` does."
 
 
 def transcript(root: Path) -> str:
-    """The picture, then the command and the lines of its output that have a time in a block, for a README in `root`."""
+    """The picture, then the command and the lines of its output that have a time in a block, for a README in `root`.
+    The lines name the pictures as the command without `--save` does: in demo/."""
     saved = root / FOLDER
     if not (saved / TEXT).is_file():
         return MISSING
-    lines = [line[:COLUMNS] for line in TIMED.findall((saved / TEXT).read_text(encoding="utf-8"))]
+    text = (saved / TEXT).read_text(encoding="utf-8").replace(str(FOLDER), FOLDER.name)
+    lines = [line[:COLUMNS] for line in TIMED.findall(text)]
     block = "\n".join(["```", f"$ {COMMAND}", *lines[:LINES], "```"])
     picture = [f"![{WORDS}]({FOLDER / PICTURE})"] if (saved / PICTURE).is_file() else []
     return "\n\n".join([*picture, block])

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from tilewright.bench.report import figures, headline, page, pages, svg
 from tilewright.bench.report.job_ladders import is_job_ladder, of_jobs
+from tilewright.bench.report.scaling import of_scaling
 from tilewright.bench.report.shown import shown
 from tilewright.bench.report.sweeps import is_sweep, of_sweeps
 from tilewright.bench.report.tables import bench_tables, ladder_tables, sizes_tables
 from tilewright.bench.report.transcript import transcript
-from tilewright.bench.results import Row, read, write_text
+from tilewright.bench.results import SCALING, Row, read, write_text
 from tilewright.errors import InputError
 from tilewright.formats.files import naming
 from tilewright.ops.core.ladder import Ladder, operations
@@ -38,7 +39,8 @@ def write(root: Path) -> list[Path]:
     swept = [row for row in rows if is_sweep(row)]
     stepwise = [row for row in rows if is_job_ladder(row)]
     by_op = shown([row for row in rows if not (is_sweep(row) or is_job_ladder(row))], all_ladders)
-    drawings = figures.of_results(by_op, all_ladders) | of_sweeps(swept) | of_jobs(stepwise)
+    drawings = figures.of_results(by_op, all_ladders) | of_sweeps(swept) | of_scaling(by_op.get(SCALING, []))
+    drawings |= of_jobs(stepwise)
     made = {}
     for path in [root / "README.md", *sorted((docs / "learn").glob("*.md"))]:
         if path.exists():

@@ -54,8 +54,8 @@ def random_weights(config: DCGANConfig, seed: int) -> dict[str, Any]:
 
 def bench(
     count: int, *, dtype: str, device: str = "cpu", against: tuple[str, ...] = ("torch",), rounds: int = RUNS, say: Say
-) -> list[Row]:
-    """Rows of `count` images on `thread_count()` threads, or of whole batches on the GPU, and of each layer.
+) -> Iterator[list[Row]]:
+    """Rows of `count` images on `thread_count()` threads, or of whole batches on the GPU; then rows of each layer.
 
     CHECKED images are checked before any is timed. If the peer is not installed, a line says so. Raises ResourceError
     if the GPU is missing, InternalError if the check fails, two runs differ, or on a GPU an image's bits depend on its
@@ -74,6 +74,7 @@ def bench(
     images = model.generate(z)  # kernels compiled, or fetched from the cache
     once_s = time.perf_counter() - start
     passed = _checked(model, weights, z, images, say)
+    say(f"{dtype}: measuring {rounds} rounds")
     if device == "cpu":
         again = np.empty_like(images)
         label = f"groups of {model.batch}"
@@ -95,7 +96,8 @@ def bench(
     rows = list(_rows(engines, timings, {"dtype": dtype, "threads": _threads(model)}, passed))
     for row in rows:
         say(f"{row.rung}, {row.label}: {row.rows / row.median_s:,.0f} images/s")
-    return rows + profile(model, min(count, model.batch), rounds)
+    yield rows
+    yield profile(model, min(count, model.batch), rounds)
 
 
 def _clock(device: str) -> Clock:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,8 +24,9 @@ from tilewright.bench.measure import SameResults, Timing, interleave
 from tilewright.bench.results import PEER, Row
 from tilewright.bench.workloads.gpt2_engines import PEERS, Engine, Weights, ours
 from tilewright.bench.workloads.gpt2_profile import cpu_profile, gpu_profile
-from tilewright.errors import InternalError, UsageError
-from tilewright.models.gpt2 import ACTIVATIONS, GPT2Config
+from tilewright.errors import InternalError, UsageError, counted
+from tilewright.models.activations import ACTIVATIONS
+from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops.attention.reference import attention
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.elementwise.reference import FUNCTIONS
@@ -124,33 +125,34 @@ def workloads(setting: Setting) -> list[Workload]:
     return [workload for workload in every if workload.name in setting.workloads]
 
 
-def bench(setting: Setting, *, dtype: str, say: Say) -> list[Row]:
-    """Measure on `thread_count()` threads, after a check; nothing is reported if one fails.
+def bench(setting: Setting, *, dtype: str, say: Say) -> Iterator[list[Row]]:
+    """Measure on `thread_count()` threads, after a check; nothing is reported if one fails. Yields the rows of each
+    workload as soon as it is measured, then its profiles.
 
     Raises InternalError for wrong logits or tokens, UsageError for an unknown peer or workload.
     """
     for given, known in ((setting.against, PEERS), (setting.workloads, WORKLOADS)):
         if unknown := set(given) - set(known):
             raise UsageError(f"{', '.join(sorted(unknown))} is not known; it must be one of {', '.join(known)}")
-    wanted, rows = workloads(setting), []
+    wanted = workloads(setting)
     engine = ours(setting.config, setting.weights, dtype, setting.device)
     say(f"tilewright {dtype}: prepared in {engine.once_s:.1f} s")
     error = max(check(setting, engine, top_k) for top_k in sorted({workload.top_k for workload in wanted}))
     say(f"checked {CHECKED} prompts against float64: largest error of a logit {error:.1e}")
     peers = _peers(setting, dtype, say)
     if dtype != "float32" and COURSE in setting.workloads:
-        rows += accuracy(setting, [engine, *peers], say)
+        yield accuracy(setting, [engine, *peers], say)
     for workload in wanted:
-        rows += _measured(setting, workload, [engine, *peers], f"passed {error:.1e}", say)
+        say(f"{workload.size}: measuring {counted(setting.rounds, 'round')} of {counted(1 + len(peers), 'engine')}")
+        yield _measured(setting, workload, [engine, *peers], f"passed {error:.1e}", say)
     for workload in wanted if setting.profile else ():  # after all that is timed: see `gpt2_profile.leave`
         say(f"{workload.size}: where the time goes")
         run = _call(engine, list(workload.ours.values())[-1], workload)
         size = f"{model_name(setting.config)}, {workload.size}"
         if setting.device == "cpu":
-            rows += cpu_profile(run, size=size, dtype=dtype, vocabulary=setting.config.vocab_size)
+            yield cpu_profile(run, size=size, dtype=dtype, vocabulary=setting.config.vocab_size)
         else:
-            rows += gpu_profile(run, size=size, dtype=dtype)
-    return rows
+            yield gpu_profile(run, size=size, dtype=dtype)
 
 
 def _peers(setting: Setting, dtype: str, say: Say) -> list[Engine]:

@@ -48,7 +48,8 @@ Say = Callable[[str], None]
 class Setting:
     """folder: where models, inputs and outputs lie, and stay. workers: how many, ascending from 1. tokens: of gpt2.
 
-    launcher: starts ranks where the engine is mpi, "{n}" in it is their number. more: options of every run.
+    With the engine mpi a worker is a rank, with ray an actor; both may be on other hosts. launcher: starts ranks where
+    the engine is mpi, "{n}" in it is their number. more: options of every run.
     """
 
     folder: Path
@@ -69,19 +70,22 @@ class Setting:
 
 @dataclass(frozen=True)
 class Run:
-    """seconds: of the shards, as `seconds_together` counts; whole: of the process. digest: of the output."""
+    """seconds: of the shards, as `seconds_together` counts; whole: of the process. digest: of the output. hosts,
+    devices: how many different ones the workers had, by the trace."""
 
     seconds: float
     whole: float
     shards: int
     digest: str
+    hosts: int = 1
+    devices: int = 1
 
 
 def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
     """Rows of one of JOBS with `count` records, a row a number of workers.
 
-    Raises InternalError where a run fails or gives other bytes than that of one worker, ResourceError where there are
-    fewer cores or GPUs than workers.
+    Raises InternalError where a run fails or gives other bytes than that of one worker, ResourceError where the engine
+    is local and this host has fewer cores or GPUs than workers.
     """
     _check(setting)
     command = _prepare(job, count, setting)
@@ -92,7 +96,7 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
     rows: list[Row] = []
     one: Run | None = None
     for workers in setting.workers:
-        run = _run(job, command, workers, setting)
+        run = _run(job, [*command, "--count", str(count)], workers, setting)
         one = one or run
         if run.digest != one.digest:
             raise InternalError(
@@ -114,6 +118,7 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
                 versus_below=faster,
                 one_off_s=run.whole - run.seconds,
                 label=str(workers),
+                point=f"workers={workers}, hosts={run.hosts}, devices={run.devices}",
             )
         )
         say(
@@ -126,17 +131,20 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
 def _check(setting: Setting) -> None:
     from tilewright.hardware import gpus
 
+    if setting.engine != "local":  # its workers may run on other hosts
+        return
     most = setting.workers[-1]
     there = len(gpus()) if setting.device == "cuda" else len(os.sched_getaffinity(0))
     if there < most:
         what = "GPUs" if setting.device == "cuda" else "cores"
         raise ResourceError(
-            f"{most} workers need as many {what}, and there are {there}", remedy="give fewer, as in --workers 1,2"
+            f"{most} workers need as many {what}, and there are {there}",
+            remedy="give fewer, as in --workers 1,2, or --engine mpi with ranks on several hosts",
         )
 
 
 def _prepare(job: str, count: int, setting: Setting) -> list[str]:
-    """Makes model and input where they are not there; the verb and what it needs besides the output."""
+    """Makes model and input where they are not there; the verb and what it needs besides the output and --count."""
     setting.folder.mkdir(parents=True, exist_ok=True)
     model, records = setting.folder / job, setting.folder / f"{job}.{count}.bin"
     if not model.exists():
@@ -152,7 +160,7 @@ def _prepare(job: str, count: int, setting: Setting) -> list[str]:
     own = {
         "textcnn": ["classify", "-i", str(records)],
         "gpt2": ["generate", "-i", str(records), "--max-tokens", str(setting.tokens), "--ignore-eos"],
-        "dcgan": ["draw", "-n", str(count), "--seed", "1"],
+        "dcgan": ["draw", "--seed", "1"],
     }[MODELS[job]]
     return [*own, "--model", str(model), "--dtype", setting.dtype, "--device", setting.device, *setting.more]
 
@@ -170,10 +178,12 @@ def _run(job: str, command: list[str], workers: int, setting: Setting) -> Run:
     else:
         whole += ["--workers", str(workers)]
     environment, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
-    if setting.device == "cuda":
+    beside = str(Path(sys.executable).parent)  # pip puts mpiexec there
+    environment["PATH"] = os.pathsep.join(filter(None, (environment.get("PATH"), beside)))
+    if setting.device == "cuda" and setting.engine == "local":
         names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(workers)))
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(names.split(",")[:workers])
-    else:
+    elif setting.device != "cuda":
         cores = cores[: workers * setting.cores]
     begin = time.perf_counter()
     _call(whole, environment, cores)
@@ -182,8 +192,11 @@ def _run(job: str, command: list[str], workers: int, setting: Setting) -> Run:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     output.unlink()
     shutil.rmtree(f"{output}.job")
-    shards = [event for event in json.loads(trace.read_text())["traceEvents"] if event["name"].startswith("shard ")]
-    return Run(seconds_together(shards), spent, len(shards), digest)
+    events = json.loads(trace.read_text())["traceEvents"]
+    shards = [event for event in events if event["name"].startswith("shard ")]
+    who = [event["args"] for event in events if event["name"] == "process_name"]
+    ran = {(one["host"], one["device"]) for one in who if one["worker"] is not None}
+    return Run(seconds_together(shards), spent, len(shards), digest, len({host for host, _ in ran}), len(ran))
 
 
 def seconds_together(shards: list[dict]) -> float:

@@ -8,8 +8,8 @@ K), the rung's name and the accuracy class.
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.needs import engine, on
 
-DEEP, WIDE = 8192, 128  # C * K and O from which float32 goes to matmul: the table in README.md
-LIMB_DEPTH = 768  # C * K from which matmul's limbs are three products, not four; shorter sums take `simt.fused`
+DEEP, WIDE = 8192, 128  # C * K and O from which float32 goes to matmul: the table in docs/lab/conv1d.md
+LIMB_DEPTH = 768  # C * K from which matmul's limbs are three products, not four; shorter sums take `simt.rows`
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 
@@ -65,6 +65,11 @@ ladder = Ladder(
     Rung("simt.fused", after="simt.registers", needs=SIMT, chosen=True,
          idea="ReLU and the maximum over positions where the sums are: they are never written",
          kernel="conv1d.simt.launch:convolve_fused"),
+    Rung("simt.rows", after="simt.fused", needs=SIMT, chosen=True,
+         idea="a row of x in registers, over which the window slides: read once for all taps and 8 filters",
+         kernel="conv1d.simt.launch:convolve_rows", options={"filters": 8, "rows_per_block": 16},
+         swept={"filters": (4, 8, 16), "rows_per_block": (8, 16, 32)},
+         prepare="conv1d.simt.launch:lay_out", memory="conv1d.memory:rows"),
     Rung("tile.limbs", after="tile.matmul", needs=(on("cuda", "float32"), engine("tile"), deep), chosen=True, c=10.0,
          calls=("matmul",),
          idea="the matrix of windows, in pieces, by matmul of float32 as two bfloat16 limbs on matrix units",

@@ -1,6 +1,7 @@
 """Bytes of conv1d's weights (O, C, K) as each rung keeps them, and while it makes them."""
 
 from tilewright.hardware import cpu
+from tilewright.ops.conv1d.simt.form import BEYOND, COLUMNS, DEEPEST
 from tilewright.ops.core.ladder import Memory
 from tilewright.ops.gemm.memory import padded
 from tilewright.ops.matmul import Problem as Product
@@ -17,3 +18,8 @@ def matrix(problem) -> Memory:
     product = Product(problem.O, problem.K * problem.C, problem.dtype, problem.device)
     own, preparing, _ = products.choose(product).memory_for(product)
     return Memory(own, preparing + 4 * problem.O * problem.C * problem.K)
+
+
+def rows(problem) -> Memory:
+    """float32 (C * K, O) of `simt.rows`, padded to whole steps and blocks."""
+    return Memory(4 * padded(problem.O, COLUMNS) * (padded(problem.C, DEEPEST) * problem.K + BEYOND))

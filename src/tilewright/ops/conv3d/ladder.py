@@ -40,9 +40,9 @@ def _few(taps: int, what: str) -> str | None:
     return None if taps <= MOST_TAPS else f"{what} has {taps} taps, it takes up to {MOST_TAPS}"
 
 
-def fits_a_block(problem) -> str | None:
+def fits_a_block(problem, *, tile: int) -> str | None:
     """A block has a thread for each element of a tile with its halo."""
-    return cube_refusal((problem.KD, problem.KH, problem.KW), CUBE)
+    return cube_refusal((problem.KD, problem.KH, problem.KW), tile)
 
 
 def fits(problem) -> str | None:
@@ -90,7 +90,7 @@ ladder = Ladder(
          idea="one thread per output; elements and weights from device memory",
          kernel="conv3d.simt.launch:convolve_naive", prepare="conv3d.simt.launch:on_device",
          memory="conv3d.memory:whole"),
-    Rung("simt.cubes", after="simt.naive", needs=(*SIMT, fits_a_block),
+    Rung("simt.cubes", after="simt.naive", needs=SIMT, limit=fits_a_block,
          idea="a cube of outputs with its halo in shared memory: each thread of a block loads one element",
          kernel="conv3d.simt.launch:convolve_cubes", options={"tile": CUBE}, swept={"tile": (1, 2, 3, 4, 5)},
          prepare="conv3d.simt.launch:on_device", memory="conv3d.memory:whole"),

@@ -48,8 +48,9 @@ class Rung:
     the kernel takes the plain array. memory: path of the function that says what the prepared weights take, as
     memory(problem) -> Memory; None where the rung prepares nothing. Each thread of a kernel has at most
     `launch.SCRATCH_BYTES` of scratch besides. calls: the other operations that its kernel and its `prepare` run, with
-    rungs of their own. needs: what the problem and the machine must offer. slow: needs without which the rung runs, but
-    is not chosen. chosen: it may run by default; otherwise it is there to be taught, measured, forced. c: the constant
+    rungs of their own. needs: what the problem and the machine must offer. limit: a need that depends on the swept
+    options, which it takes as keywords after the problem. slow: needs without which the rung runs, but is not chosen.
+    chosen: it may run by default; otherwise it is there to be taught, measured, forced. c: the constant
     of its error bound, in the units of the operation's `problem.bound`.
     """
 
@@ -65,6 +66,7 @@ class Rung:
     calls: tuple[str, ...] = ()
     chosen: bool = False
     slow: tuple[Need, ...] = ()
+    limit: Callable[..., str | None] | None = None
     c: float = 1.0
 
     @cached_property
@@ -96,7 +98,8 @@ class Rung:
 
     def refuses(self, problem: Hashable) -> list[str]:
         """The reasons why this rung does not take `problem`; empty if it does."""
-        return [why for need in self.needs if (why := need(problem)) is not None]
+        limits = (partial(self.limit, **self.options),) if self.limit else ()
+        return [why for need in (*self.needs, *limits) if (why := need(problem)) is not None]
 
     def unfit(self, problem: Hashable) -> list[str]:
         """The reasons why this rung is not chosen for `problem` unless it is forced."""
@@ -295,7 +298,10 @@ class Ladder:
             lines.append(f"    kernel: ops/{module.replace('.', '/')}.py, {function}({options})")
             sweeps = "; ".join(f"{name} {', '.join(map(str, values))}" for name, values in rung.swept.items())
             lines += [f"    sweep: {sweeps}"] if sweeps else []
-            needs = [(getdoc(need) or need.__name__).rstrip(".") for need in (*rung.needs, *rung.slow)]
+            needs = [
+                (getdoc(need) or need.__name__).rstrip(".")
+                for need in (*rung.needs, *filter(None, [rung.limit]), *rung.slow)
+            ]
             lines += [f"    needs: {'; '.join(needs)}"] if needs else []
             lines += [f"    calls: {', '.join(rung.calls)}"] if rung.calls else []
             lines += [f"    after: {rung.after}"] if rung.after else []

@@ -32,6 +32,6 @@ ladder = Ladder(
          idea="loads and stores of 16 bytes",
          kernel="embedding.simt.rows:run", options={"kernel": "vectors"}),
     Rung("tile.rows", needs=TILE, chosen=True,
-         idea="one row per program, 16 bytes per load",
+         idea="a block of several rows, up to 256 columns wide, per program; 16 bytes per load",
          kernel="embedding.tile.rows:run"),
 )

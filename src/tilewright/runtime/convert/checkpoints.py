@@ -57,7 +57,7 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Config, 
     stored = {name: Stored(path, array) for name, array in tensors.items()}
     shapes = config.tensor_shapes()
     try:
-        weights = fitted(stored, shapes, known.rename, known.ties, path)
+        weights = fitted(stored, shapes, known.rename(config), known.ties, path)
     except InputError as error:
         if kind == textcnn.MODEL_TYPE:
             wanted = ", ".join(f"{name} {shape}" for name, shape in shapes.items())

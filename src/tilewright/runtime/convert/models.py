@@ -26,12 +26,13 @@ from tilewright.runtime.process.signals import stoppable
 
 
 def convert(source: str, destination: str, *, force: bool = False) -> int:
-    """The course's file -> model directory, or a directory -> that file; a PyTorch state dict -> directory: of a DCGAN
-    generator, or of a GPT-2 or TextCNN with its config.json beside it. Returns the bytes of the weights.
+    """Convert the course's file or a PyTorch state dict to a model directory, or a directory to the course's file.
+    Returns the bytes of the weights. A state dict is that of a DCGAN generator, or of a GPT-2 or TextCNN with its
+    config.json beside it.
 
-    Raises InputError for a source that is no model, or whose sizes the course's file cannot hold; ResourceError where
-    the destination cannot be written; UsageError for a state dict to a file, and, without `force`, where something
-    else lies there: a file that is no such weights, a directory that is not empty.
+    Raises InputError if the source is no model, or if its sizes do not fit in the course's file. Raises ResourceError
+    if the destination cannot be written, and UsageError for a state dict to a file. Without `force`, raises UsageError
+    if the destination is another file or a directory that is not empty.
     """
     with stoppable():
         is_file = not os.path.isdir(source)

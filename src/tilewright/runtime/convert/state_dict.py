@@ -1,10 +1,10 @@
-"""PyTorch's state dicts as models here: of a GPT-2 and a TextCNN with their config.json (`checkpoints.py`), and of a
-DCGAN generator (`netG` of the well-known example).
+"""Converts PyTorch's state dicts: a GPT-2 or a TextCNN with its config.json (`checkpoints.py`), or a DCGAN generator
+(`netG` of the well-known example).
 
-A generator's modules are ordered by their names, a transposed convolution and a batch-norm in turn. A state dict does
-not say its strides and paddings: the first layer is taken to make one pixel K x K (stride 1, padding 0), each other one
-to double the size (stride 2, padding (K - 1) // 2, and output_padding 1 where K is odd). The configuration that is
-written says so, and can be edited.
+A generator's modules are sorted by name: transposed convolutions and batch-norms alternate. A state dict does not hold
+strides and paddings. The first layer is assumed to turn one pixel into K x K (stride 1, padding 0). Each other layer is
+assumed to double the size (stride 2, padding (K - 1) // 2, and output_padding 1 where K is odd). config.json contains
+these values, and can be edited.
 """
 
 from __future__ import annotations

@@ -7,15 +7,21 @@ from tilewright.runtime.jobs.task import Engine, Job, Place, open_worker, run_sh
 
 
 class Inline(Engine):
-    """Runs shards without supervision. If a shard hangs, the job hangs; if the process dies, the job can be resumed."""
+    """Runs shards without supervision. If a shard hangs, the job hangs; if the process dies, the job can be resumed.
+
+    gpu: the GPU that the task uses, by CUDA's name; None: the CPU.
+    """
 
     watches = False
 
+    def __init__(self, gpu: str | None = None) -> None:
+        self.place = Place(gpu=gpu)
+
     def run(self, job: Job) -> None:
         """Raises what the task raises, and Interrupted between two shards or within a long one."""
-        traced = trace.recording(job.directory, 0, job.settings.trace is not None)
+        traced = trace.recording(job.directory, 0, job.settings.trace is not None, device=self.place.device)
         with traced, job.stop.in_time(job.settings.grace):
-            worker = open_worker(job.task, job.directory, Place())
+            worker = open_worker(job.task, job.directory, self.place)
             try:
                 for number in job.todo:
                     job.stop.check()

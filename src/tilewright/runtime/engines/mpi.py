@@ -27,6 +27,7 @@ from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
 from tilewright.runtime.jobs.task import Engine, Job, Place, Task, Worker, open_worker, run_shard
+from tilewright.runtime.jobs.workers import Tally
 
 FOUND_SECONDS = 30.0  # until other nodes must see a new directory: NFS caches a directory for this long
 
@@ -44,6 +45,7 @@ class Mpi(Engine):
         self._comm: Any = None
         self._counter: Counter | None = None
         self._witness: Witness
+        self._tally: Tally  # of this rank
         self._logs: str | None = None  # of the job
         self._shard: int | None = None  # that this rank runs
 
@@ -120,7 +122,7 @@ class Mpi(Engine):
         job.stop.at_once = lambda: self._end(130)
         self._sign(job.directory)
         counter.begin(job)
-        with trace.recording(job.directory, 0, job.settings.trace is not None):
+        with trace.recording(job.directory, 0, job.settings.trace is not None, device=self.place.device):
             worker = self._open(job.task, job.directory)
             try:
                 counter.post(Want())
@@ -153,7 +155,8 @@ class Mpi(Engine):
                         directory = opened.enter_context(closing(_found(output)))
                         self._sign(directory)
                         traced = settings.trace is not None
-                        opened.enter_context(trace.recording(directory, self._comm.rank, traced))
+                        device = self.place.device
+                        opened.enter_context(trace.recording(directory, self._comm.rank, traced, device=device))
                         directory.began = message.began
                         worker = opened.enter_context(closing(self._open(task, directory)))
                     directory.began = message.began.here(directory.manifest)
@@ -170,7 +173,7 @@ class Mpi(Engine):
         self._at(given.shard)
         shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
         try:
-            record = run_shard(worker, directory, shard, beat, doubted=given.doubted)
+            record = self._tally.add(directory, run_shard(worker, directory, shard, beat, doubted=given.doubted))
         except TilewrightError:
             if given.doubted:  # this output has no errors of records: the job ends, and the next run tries them again
                 forget_deaths(directory.logs.path, given.shard)
@@ -191,7 +194,9 @@ class Mpi(Engine):
     def _open(self, task: Task, directory: JobDirectory) -> Worker:
         if self.place.cores:
             os.sched_setaffinity(0, self.place.cores)
-        return open_worker(task, directory, self.place)
+        worker = open_worker(task, directory, self.place)
+        self._tally = Tally(directory, self.place)
+        return worker
 
 
 def gpu_names(node: Any) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
 from tilewright.runtime.engines.local import START_SECONDS, facts_of
 from tilewright.runtime.engines.schedule import Assignment, End, Schedule, schedule
@@ -20,6 +22,7 @@ from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.task import Engine, Job, Place, Task, open_worker, run_shard
 from tilewright.runtime.jobs.unchanged import AsBegun
+from tilewright.runtime.jobs.workers import Tally
 
 SAID_BYTES = 80  # of four numbers
 TICK = 0.5  # seconds between two reads of the actors' progress
@@ -61,7 +64,7 @@ class Ray(Engine):
     def run(self, job: Job) -> None:
         """Raises what a worker does, Interrupted, InternalError for a shard or a start that ends every actor."""
         wanted = {"num_cpus": self._cores, "num_gpus": int(self.gpu), "max_restarts": 0}
-        driver = _Driver(self._ray, job, self._ray.remote(Actor).options(**wanted), self._cores)
+        driver = _Driver(self._ray, job, self._ray.remote(Actor).options(**wanted), self._cores, gpu=self.gpu)
         try:
             driver.work(min(self.workers, len(job.todo)))
         finally:
@@ -80,6 +83,8 @@ class Actor:
 
     def open(self) -> None:
         """Loads the model."""
+        if self._place.gpu is not None:  # Ray has chosen it
+            self._place = replace(self._place, gpu=os.environ.get("CUDA_VISIBLE_DEVICES", ""))
         mine = sorted(os.sched_getaffinity(0))  # Ray counts cores and hands out none
         first = self._place.number * self._cores % len(mine)
         os.sched_setaffinity(0, (mine * 2)[first : first + self._cores])
@@ -87,16 +92,19 @@ class Actor:
             directory.began = self._began
             self._worker = open_worker(self._task, directory, self._place)
             self._began = directory.began
+            self._tally = Tally(directory, self._place)
 
     def run(self, given: Assignment) -> Record:
         """Run a shard and commit it."""
-        number = self._place.number
-        with JobDirectory(self._output) as directory, trace.recording(directory, number, self._traced):
+        number, device = self._place.number, self._place.device
+        recording = trace.recording
+        with JobDirectory(self._output) as directory, recording(directory, number, self._traced, device=device):
             self._fd = directory.logs.open(said_name(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             directory.began = self._began
             try:
                 shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
-                return run_shard(self._worker, directory, shard, self, doubted=given.doubted)
+                record = run_shard(self._worker, directory, shard, self, doubted=given.doubted)
+                return self._tally.add(directory, record)
             finally:
                 os.close(self._fd)
 
@@ -129,8 +137,8 @@ class _Hand:
 
 
 class _Driver:
-    def __init__(self, ray: Any, job: Job, actor: Any, cores: int) -> None:
-        self.ray, self.job, self.actor, self.cores = ray, job, actor, cores
+    def __init__(self, ray: Any, job: Job, actor: Any, cores: int, *, gpu: bool) -> None:
+        self.ray, self.job, self.actor, self.cores, self.gpu = ray, job, actor, cores, gpu
         self.schedule: Schedule = schedule(job.todo)
         self.hands: dict[int, _Hand] = {}
         self.ended: Counter[str] = Counter()  # actors before their time, by why
@@ -158,7 +166,8 @@ class _Driver:
         """Start the actor if there is none, and give it a shard if it is idle."""
         hand = self.hands.get(number)
         if hand is None and len(self.hands) < len(self.schedule.todo) + self.schedule.running:
-            task, place, traced = self.job.task, Place(number), self.job.settings.trace is not None
+            task, traced = self.job.task, self.job.settings.trace is not None
+            place = Place(number, gpu="" if self.gpu else None)
             directory = self.job.directory
             actor = self.actor.remote(task, directory.output, place, self.cores, traced, directory.began)
             self.hands[number] = _Hand(actor, actor.open.remote())

@@ -20,6 +20,7 @@ from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.stop import SIGNALS
 from tilewright.runtime.jobs.task import Place, Task, open_worker, run_shard
 from tilewright.runtime.jobs.unchanged import AsBegun
+from tilewright.runtime.jobs.workers import Tally
 from tilewright.runtime.reports import peak_memory
 
 BEAT_SECONDS = 0.2  # between two signs of life: a supervisor of 64 workers gets 320 a second
@@ -99,16 +100,17 @@ def _work(pipe: Connection) -> None:
         os.sched_setaffinity(0, setup.place.cores)  # all counts of cores, here and in libraries, follow from it
     with (
         JobDirectory(setup.output) as directory,
-        trace.recording(directory, setup.place.number, setup.trace),
+        trace.recording(directory, setup.place.number, setup.trace, device=setup.place.device),
     ):
         directory.began = setup.began
         worker = open_worker(setup.task, directory, setup.place)
         try:
+            tally = Tally(directory, setup.place)
             pipe.send(Ready())
             beat = PipeBeat(pipe)
             while (given := pipe.recv()) is not None:
                 shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
-                record = run_shard(worker, directory, shard, beat, doubted=given.doubted)
+                record = tally.add(directory, run_shard(worker, directory, shard, beat, doubted=given.doubted))
                 pipe.send(Done(record, peak_memory()))
         finally:
             worker.close()

@@ -189,8 +189,8 @@ def _first_start(file: InputFile, begin: int, end: int) -> int | None:
 class LineIndex:
     """The number of lines that begin in each stretch of an input, in a file that any process may fill.
 
-    16 bytes a stretch: the count and a check keyed by the job, so that what is torn, damaged or of another job counts
-    as not there and is counted again. fd: of the file, open for reading and writing; path: what errors call it.
+    An entry has 16 bytes: the count and a check that is keyed by the job. An entry that is torn, damaged or of another
+    job is counted again. fd: of the file, open for reading and writing. path: its name in errors.
     """
 
     def __init__(self, fd: int, path: str, cut: Lines, key: str) -> None:

@@ -21,6 +21,7 @@ from tilewright.runtime.jobs.sinks import FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Assembling, Task, Totals, add_figures
 
+NAMED = 5  # jobs that a message names
 HASHERS = 4  # threads: sha256 lets the others run, and one thread hashes 0.4 to 2 GB/s
 
 
@@ -93,8 +94,18 @@ def check_job(output: str) -> None:
     """Raises UsageError unless there is a job for this output."""
     path = f"{os.path.realpath(output)}.job"
     if not os.path.isdir(path):
-        remedy = "give the output of a job that has a complete shard: one that is stopped before may leave none"
-        raise UsageError("there is no job for this output", path=path, remedy=remedy)
+        remedy = f"give the file after -o of a job that has started{_jobs_in(os.path.dirname(path))}"
+        raise UsageError("there is no job for this output: it has no such directory", path=path, remedy=remedy)
+
+
+def _jobs_in(folder: str) -> str:
+    """The outputs of jobs in a folder, to add to a remedy; "" if there are none."""
+    try:
+        names = sorted(name.removesuffix(".job") for name in os.listdir(folder) if name.endswith(".job"))
+    except OSError:
+        return ""
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return f", such as {', '.join(names[:NAMED])}{more}" if names else ""
 
 
 def verify(output: str) -> Verified:

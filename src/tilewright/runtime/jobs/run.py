@@ -36,11 +36,12 @@ ROUNDS = 3  # rounds of running missing shards and merging; with more, the disk 
 def run(
     task: Task, output: str, engine: Engine, settings: Settings | None = None, watch: Watch | None = None
 ) -> Report:
-    """Run the missing shards of a job and merge all. watch: is told of every shard, old ones first.
+    """Run the missing shards of a job and merge all. watch: gets the record of every shard, old ones first.
 
-    Raises UsageError (the job was begun for other results), InputError (also: an input was changed meanwhile),
-    ResourceError (also: another run works on it), InternalError (more failed records than `max_errors`; a shard that
-    ends every worker) and Interrupted. In each case an earlier output is untouched, and the same call resumes the job.
+    Raises UsageError if the job was begun for other results, and InputError, also if an input changes meanwhile. Raises
+    ResourceError, also if another run holds the job. Raises InternalError for more failed records than `max_errors`,
+    and for a shard that kills every worker. Raises Interrupted if a signal stops it. In each case an earlier output is
+    untouched, and the same call resumes the job.
     """
     with engine:
         return run_within(task, output, engine, settings, watch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tilewright.errors import UsageError
 from tilewright.switches import Without
 
 
@@ -45,6 +46,11 @@ class Settings:
     keep_others: bool = False
     json: bool = False
     since: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shard_size is not None and self.shard_size < 1:
+            raise UsageError(parameter="shard_size", value=str(self.shard_size), rule="a shard has at least 1 record, "
+                             "byte or plane", remedy="give 1 or more, or None for the verb's own size")  # fmt: skip
 
     @property
     def is_inline(self) -> bool:

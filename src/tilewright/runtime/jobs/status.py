@@ -12,6 +12,7 @@ from tilewright.runtime.jobs.directory import ENDED, MANIFEST, REPORT, JobDirect
 from tilewright.runtime.jobs.lease import Holder, work_on
 from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal
 from tilewright.runtime.jobs.merge import Report, check_job
+from tilewright.runtime.jobs.workers import WorkerDone, workers_of
 
 RECENT = 64  # shards from which the rate is taken
 
@@ -28,7 +29,8 @@ class Status:
     finished job whose files are partly missing. shards, done: all, and committed. records, errors: of the committed
     shards. rate: records per second in the last shards; seconds_left: at that rate, None if unknown. holder: the run
     that works on it; None if there is none or it cannot be read. On a file system without locks nothing is known of
-    another host. gone: missing parts of a finished job. too_many: why --max-errors stopped the job, else None.
+    another host. gone: missing parts of a finished job. too_many: why --max-errors stopped the job, else None. workers:
+    where each ran and what it committed, over all runs; empty for a job in one process.
     """
 
     state: str
@@ -41,6 +43,7 @@ class Status:
     holder: Holder | None
     gone: list[str] = field(default_factory=list)
     too_many: str | None = None
+    workers: list[WorkerDone] = field(default_factory=list)
 
 
 def status(output: str) -> Status:
@@ -62,6 +65,7 @@ def status(output: str) -> Status:
         finished = REPORT in directory.root.names()
         gone = _gone(directory, shards - len(records)) if finished else []
         too_many = None if working or finished else _too_many(directory)
+        workers = workers_of(directory)
     total = sum(record.records for record in records)
     rate = _rate(records)
     share = total / len(records) if records else 0.0  # mean records per committed shard
@@ -78,6 +82,7 @@ def status(output: str) -> Status:
         holder=holder,
         gone=gone,
         too_many=too_many,
+        workers=workers,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self, runtime_checkable
@@ -24,12 +24,33 @@ WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest",
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a worker runs: its number, the number of workers, its cores (None: all), and its GPU by CUDA's name."""
+    """Where a worker runs: its number, the number of workers, its cores (None: all), and its GPU by CUDA's name (None:
+    the CPU; "": the one that Ray gives it)."""
 
     number: int = 0
     of: int = 1
     cores: tuple[int, ...] | None = None
     gpu: str | None = None
+
+    @property
+    def device(self) -> str:
+        """The GPU or the cores, for people: "GPU 1", "core 0", "cores 0-7", or "CPU" for all cores."""
+        if self.gpu is not None:
+            return f"GPU {self.gpu}".rstrip()
+        if not self.cores:
+            return "CPU"
+        return f"core{'s' * (len(self.cores) > 1)} {spans(self.cores)}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers as people write them: (0, 1, 2, 5) -> "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 class Beat(Protocol):
@@ -210,4 +231,6 @@ def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat,
         if doubted:
             out.figures = {**out.figures, DOUBTED: doubted}
         with trace.span(trace.COMMIT):
-            return out.commit(records)
+            record = out.commit(records)
+        trace.counted(records)
+        return record

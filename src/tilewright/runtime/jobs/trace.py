@@ -36,21 +36,25 @@ _recorder: Recorder | None = None  # the trace of this process, while it traces
 
 
 class Event(msgspec.Struct, array_like=True):
-    """One event in a row. lane: its index where several threads share the row; begin: ns since 1970; took: ns."""
+    """One event in a row. lane: its index where several threads share the row; begin: ns since 1970; took: ns. records:
+    of a shard that was committed.
+    """
 
     row: str
     lane: int
     name: str
     begin: int
     took: int
+    records: int = 0
 
 
 class Who(msgspec.Struct):
-    """The first line of a process's file. worker: None for the process that leads."""
+    """The first line of a process's file. worker: None for the process that leads. device: see `Place.device`."""
 
     worker: int | None
     host: str
     pid: int
+    device: str = ""
 
 
 def span(row: str, name: str = "") -> AbstractContextManager[None]:
@@ -71,9 +75,15 @@ def note(row: str, begin: float, end: float, name: str = "") -> None:
         _recorder.add(row, name or row, round(begin * 1e9), round((end - begin) * 1e9))
 
 
+def counted(records: int) -> None:
+    """The shard whose span is open was committed with so many records."""
+    if _recorder:
+        _recorder.records = records
+
+
 @contextmanager
-def recording(directory: JobDirectory, worker: int | None, on: bool = True) -> Iterator[None]:
-    """Within the block this process records its spans, as those of this worker.
+def recording(directory: JobDirectory, worker: int | None, on: bool = True, *, device: str = "") -> Iterator[None]:
+    """Within the block this process records its spans, as those of this worker on this device.
 
     Raises ResourceError if its file cannot be written.
     """
@@ -81,7 +91,7 @@ def recording(directory: JobDirectory, worker: int | None, on: bool = True) -> I
     if not on:
         yield
         return
-    earlier, ours = _recorder, Recorder(directory, worker)
+    earlier, ours = _recorder, Recorder(directory, worker, device)
     _recorder = ours
     try:
         yield
@@ -139,7 +149,7 @@ class GpuEvent(Protocol):
 class Recorder:
     """Buffers the spans of one process and appends them to its file."""
 
-    def __init__(self, directory: JobDirectory, worker: int | None) -> None:
+    def __init__(self, directory: JobDirectory, worker: int | None, device: str = "") -> None:
         name = f"{PIECE}{'lead' if worker is None else worker}-{os.getpid()}.jsonl"
         self._path = directory.logs.where(name)
         with naming(self._path, "open"):
@@ -150,7 +160,8 @@ class Recorder:
         self._gpu: tuple[GpuEvent, int] | None = None  # and when it was, in ns of perf_counter
         self._lanes: dict[int, int] = {}
         self._left = MOST
-        self._write([Who(worker, os.uname().nodename, os.getpid())])
+        self.records = 0  # of the open shard, once it is committed
+        self._write([Who(worker, os.uname().nodename, os.getpid(), device)])
 
     @contextmanager
     def span(self, row: str, name: str) -> Iterator[None]:
@@ -166,7 +177,10 @@ class Recorder:
     def add(self, row: str, name: str, begin: int, took: int) -> None:
         """begin, took: ns of perf_counter."""
         lane = self._lanes.setdefault(threading.get_ident(), len(self._lanes))
-        self._events.append(Event(row, lane, name, self._epoch + begin, took))
+        records = 0
+        if row == SHARD:
+            records, self.records = self.records, 0
+        self._events.append(Event(row, lane, name, self._epoch + begin, took, records))
 
     @contextmanager
     def device_span(self, row: str, name: str) -> Iterator[None]:
@@ -239,6 +253,7 @@ def _events(directory: JobDirectory, name: str, number: int, begin: int) -> Iter
     if fd is None:
         return
     rows: dict[str, int] = {}
+    records = 0
 
     def named(what: str, tid: int, **values: object) -> dict[str, Any]:
         return {"ph": "M", "name": what, "pid": number, "tid": tid, "args": values}
@@ -248,7 +263,9 @@ def _events(directory: JobDirectory, name: str, number: int, begin: int) -> Iter
         if who is None:
             return
         what = "lead" if who.worker is None else f"worker {who.worker}"
-        yield named("process_name", 0, name=f"{what} ({who.host}, process {who.pid})")
+        told = ", ".join(filter(None, (who.host, who.device, f"process {who.pid}")))
+        about = {"worker": who.worker, "host": who.host, "device": who.device}
+        yield named("process_name", 0, name=f"{what} ({told})", **about)
         yield named("process_sort_index", 0, sort_index=-1 if who.worker is None else who.worker)
         for line in lines:
             event = _decoded(line, Event)
@@ -260,7 +277,11 @@ def _events(directory: JobDirectory, name: str, number: int, begin: int) -> Iter
                 yield named("thread_name", rows[row], name=row)
                 yield named("thread_sort_index", rows[row], sort_index=_place(event.row))
             times = {"ts": (event.begin - begin) / 1e3, "dur": event.took / 1e3}
-            yield {"ph": "X", "name": event.name, "pid": number, "tid": rows[row], **times}
+            count = {"args": {"records": event.records}} if event.records else {}
+            yield {"ph": "X", "name": event.name, "pid": number, "tid": rows[row], **times, **count}
+            records += event.records
+    if records:
+        yield named("process_labels", 0, labels=f"{records:,} records")
 
 
 def _place(row: str) -> int:

@@ -335,7 +335,7 @@ def test_a_signal(tmp_path, run, monkeypatch, capfd):
     size = Settings(shard_size=4)
     with pytest.raises(Interrupted, match="stopped by SIGTERM"):
         run(output="faces/", image="out.png", batch_size=2, settings=size)
-    said = "SIGTERM: finishing what is on its way, for at most 20 s (--grace); Ctrl-C ends at once\n"
+    said = "SIGTERM: stopping: finishing the shards in progress, for at most 20 s (--grace); press Ctrl-C to stop now\n"
     assert said in capfd.readouterr().err
     assert names(tmp_path) == ["faces.job"]
     report = run(output="faces/", image="out.png", batch_size=2, settings=size)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -141,6 +142,16 @@ def test_a_line_has_its_own_parameters(folder):
     assert len({tuple(one["token_ids"]) for one in three["choices"]}) == 3
     assert report.errors == 1 and "is 0; a number above 0" in wrong["error"]["message"]
     assert report.first_errors == ["line 4, top_p: is 0; a number above 0 and at most 1 is wanted"]
+
+
+def test_a_small_batch_memory_is_told_with_the_batch_that_it_leads_to(folder):
+    write([{"id": 1, "prompt_token_ids": [1]}])
+    params, said = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True), []
+    restart = Settings(restart=True, device="cpu")
+    for memory in (1 << 15, 1 << 30, None):
+        generate(GenerateJob("m", "in.jsonl", "out.jsonl", params, batch_memory=memory, settings=restart), said.append)
+    (line,) = [line for line in said if "--max-batch-memory" in line]
+    assert re.match(r"--max-batch-memory of 32,768 bytes holds at most \d+ sequences? at once, [\d,]+ bytes each", line)
 
 
 def test_completions_that_the_context_has_no_room_for_are_told_once(folder):

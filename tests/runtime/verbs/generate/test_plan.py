@@ -278,5 +278,5 @@ def test_the_command_line_says_it_in_words_and_as_one_object(model, tmp_path, mo
     (tmp_path / "in.jsonl").write_text('{"prompt_token_ids": [1]}\n{"prompt_token_ids": [1], "top_p": 7}\n')
     text = tilewright("plan", "generate", "--model", model, "-i", "in.jsonl", "--max-tokens", "64")
     assert "bad prompts: 1, each gets an error; the first: top_p: is 7; a number" in text
-    assert "prompts with less room in the model's context than new tokens: 1\n" in text
+    assert "prompts whose new tokens do not all fit in the model's context: 1\n" in text
     assert "context of 64" in tilewright("plan", "generate", "--model", model, "--max-tokens", "64")

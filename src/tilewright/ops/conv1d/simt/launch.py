@@ -2,6 +2,8 @@
 
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 from tilewright.ops.conv1d.simt import naive, tiles
+from tilewright.ops.conv1d.simt.form import BEYOND, COLUMNS, DEEPEST, THREADS, form_for
+from tilewright.ops.conv1d.simt.rows import Job, rows
 from tilewright.ops.core.gpu.simt import launch
 
 
@@ -32,6 +34,36 @@ def convolve_fused(x, weights: Packed, out, window: Window, epilogue: Epilogue) 
     x = x.float().contiguous()
     grid = (-(-len(x) // tiles.GROUPS), -(-weights.O // tiles.FILTERS))
     launch(tiles.fused, grid, tiles.THREADS, (x, weights.data, epilogue.bias, out), *_scalars(window, epilogue))
+
+
+def lay_out(weight, rung: str, dtype: str) -> Packed:
+    """weight (O, C, K) as float32 (C * K, O), padded with zeros to whole steps and blocks of `rows`."""
+    O, C, K = weight.shape
+    data = weight.new_zeros(-(-C // DEEPEST) * DEEPEST * K + BEYOND, -(-O // COLUMNS) * COLUMNS).float()
+    data[: C * K, :O] = weight.reshape(O, C * K).T
+    return Packed(rung, O, C, K, "float32", data)
+
+
+def convolve_rows(x, weights: Packed, out, window: Window, epilogue: Epilogue, *, filters: int, rows_per_block: int):
+    """x (B, C, L) convolved into contiguous out by `rows`, with weights from `lay_out`.
+
+    filters: per thread, a multiple of 4. rows_per_block: pieces of samples per block, 8, 16 or 32. Raises Refused for
+    another value, and if a block would have more than 128 filters.
+    """
+    x = x.float().contiguous()
+    B, P = len(x), window.positions(x.shape[2], weights.K)
+    form = form_for(x, weights.K, window, filters, rows_per_block)
+    pieces = -(-P // form.positions)
+    job = Job(
+        pieces, P, window.stride, window.padding, window.dilation, epilogue.activation == "relu", bool(epilogue.pool)
+    )
+    partial = epilogue.pool and pieces > 1
+    y = x.new_empty((B, weights.O, pieces)) if partial else out
+    grid = (-(-B * pieces // form.rows), -(-weights.O // form.width))
+    steps = -(-weights.C * form.split // form.depth) * form.depth
+    launch(rows(form), grid, THREADS, (x, weights.data, epilogue.bias, y), job, steps)
+    if partial:
+        launch(naive.maximum, -(-out.numel() // naive.THREADS), naive.THREADS, (y, out))
 
 
 def _scalars(window: Window, epilogue: Epilogue) -> tuple[int, int, int, bool]:

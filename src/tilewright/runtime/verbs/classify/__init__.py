@@ -13,11 +13,10 @@ __all__ = ["ClassifyJob", "ClassifyReport", "classify"]
 
 
 def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
-    """Runs the job. `say` gets a line for each phase.
+    """Run the job. `say` gets a line for each phase. Everything that can be checked is checked before the work starts.
 
-    Raises UsageError, InputError, ResourceError, InternalError (more bad records than allowed) and Interrupted; in each
-    case an earlier output is untouched, finished shards are saved, and the same call resumes the job. Everything that
-    can be checked before the work starts is.
+    Raises UsageError, InputError, ResourceError, InternalError (more bad records than allowed) and Interrupted. In each
+    case an earlier output is untouched, finished shards are saved, and the same call resumes the job.
     """
     report = ClassifyReport()
     task, figures = start(task_of, job, report, unit="sentences", say=say)

@@ -13,11 +13,14 @@ import numpy as np
 from tilewright.backends.footprint import ALWAYS, CONTEXT, PREPARING, RUNNING, Part, cached, element_bytes, record_bytes
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.course import TokenFile
+from tilewright.formats.sentence_encoder import NO_TOKEN
+from tilewright.models.bert import ROWS
+from tilewright.models.bert_config import BertConfig
 from tilewright.models.textcnn import SIZES, TextCNNConfig
 from tilewright.ops.embedding_conv1d.device_table import PRODUCT_TOKENS, RESERVE
 from tilewright.ops.embedding_conv1d.token_table import PRODUCT_ROWS, capacity_of
 from tilewright.runtime.begun import Begun
-from tilewright.runtime.load import mapped_weights
+from tilewright.runtime.load import Classifier, mapped_weights
 from tilewright.runtime.plan import (
     STRETCHES,
     Declared,
@@ -71,17 +74,48 @@ def _declared(task: ClassifyTask, begun: Begun, gpu_memory: int) -> Declared:
     seen = _sample(task, Sample(begun.cut))
     records, counted = seen.sample.records(seen.records)
     batch = min(job.batch, records, seen.sample.in_a_shard())
+    if isinstance(config, BertConfig):
+        return _declared_bert(task, config, mapped, seen, batch)
     if job.device == "cpu":
-        table = _table(task, seen.ids, share(records, begun.workers))
-        parts = _memory(task, mapped, seen.ids, table, batch)
+        table = _table(task, config, seen.ids, share(records, begun.workers))
+        parts = _memory(task, config, mapped, seen.ids, table, batch)
     else:
-        table, parts = _on_gpu(task, gpu_memory)
+        table, parts = _on_gpu(task, config, gpu_memory)
     figures = {"table_rows": table.rows, "table_bytes": table.rows * table.row_bytes,
                "table_at_most": table.capacity * table.row_bytes} if table else {}  # fmt: skip
     return Declared(
         unit="sentences", records=records, counted=counted, parts=parts, flops=float(records * config.flops),
         outputs=_outputs(job, config, (records, counted), seen.id_bytes),
         figures={"token_table": table is not None, **figures, "batch": batch},
+    )  # fmt: skip
+
+
+def _declared_bert(
+    task: ClassifyTask, config: BertConfig, mapped: dict[str, np.ndarray], seen: Seen, batch: int
+) -> Declared:
+    job, memory = task.job, config.memory(task.job.dtype)
+    records, counted = seen.sample.records(seen.records)
+    lengths = (seen.ids != NO_TOKEN).sum(axis=1)
+    tokens = float(lengths.mean()) if len(lengths) else 0.0
+    longest = int(lengths.max(initial=0))
+    rows = min(max(ROWS, longest), math.ceil(batch * tokens))
+    stored = {name: array.nbytes for name, array in mapped.items()}
+    words = "embeddings.word_embeddings.weight"
+    table = min(stored[words], len(np.unique(seen.ids)) * max(4 * config.hidden_size, PAGE) + PAGE)
+    rest = sum(stored.values()) - stored[words]
+    parts = (
+        program("classify", job.input, job.output, model=job.model),
+        Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
+        Part("weights, prepared", memory.prepared + widened(mapped), ALWAYS),
+        Part("weights file, while they are prepared", max(rest, memory.preparing), PREPARING),
+        Part("embedding rows, mapped", table, RUNNING),
+        Part("batch and records", rows * config.row_bytes(job.dtype) + batch * (RECORD + 4 * longest), RUNNING),
+    )
+    return Declared(
+        unit="sentences", records=records, counted=counted, parts=parts,
+        flops=float(records * config.flops(round(tokens))),
+        outputs=_outputs(job, config, (records, counted), seen.id_bytes),
+        figures={"token_table": False, "batch": batch, "tokens_per_text": round(tokens, 1)},
     )  # fmt: skip
 
 
@@ -104,18 +138,24 @@ def _sample(task: ClassifyTask, sample: Sample) -> Seen:
     records = [record for batch in found for record in batch.records or ()]
     said = [2 + len(record.id) if isinstance(record.id, str) else len(str(record.id)) for record in records]
     bad = len(records) - sum(len(batch.tokens) for batch in found)
-    ids = np.concatenate([batch.tokens for batch in found] or [np.zeros((0, task.config.sequence_length), np.int32)])
+    widest = max((batch.tokens.shape[1] for batch in found), default=task.config.sequence_length)
+    ids = np.concatenate([_wide(batch.tokens, widest) for batch in found] or [np.zeros((0, widest), np.int32)])
     ids = np.pad(ids, ((0, bad), (0, 0)), mode="edge") if len(ids) else ids
     return Seen(ids, len(records) + rest, sample, float(np.mean(said or [8])))
 
 
-def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> Table | None:
+def _wide(tokens: np.ndarray, columns: int) -> np.ndarray:
+    """int32 (n, columns): rows of texts that are shorter are filled up."""
+    return np.pad(tokens, ((0, 0), (0, columns - tokens.shape[1])), constant_values=NO_TOKEN)
+
+
+def _table(task: ClassifyTask, config: TextCNNConfig, ids: np.ndarray, records: int) -> Table | None:
     """The CPU's table; None: the rung has none. Raises ResourceError as `TokenTable` does.
 
     It has the rows of the sample, and the estimated further rows of the rest. Good and Turing's estimate uses the rows
     that the sample has once.
     """
-    config, job = task.config, task.job
+    job = task.job
     if not config.memory(job.dtype).entry:
         return None
     capacity, row_bytes = capacity_of(
@@ -135,9 +175,14 @@ def _table(task: ClassifyTask, ids: np.ndarray, records: int) -> Table | None:
 
 
 def _memory(
-    task: ClassifyTask, mapped: dict[str, np.ndarray], ids: np.ndarray, table: Table | None, batch: int
+    task: ClassifyTask,
+    config: TextCNNConfig,
+    mapped: dict[str, np.ndarray],
+    ids: np.ndarray,
+    table: Table | None,
+    batch: int,
 ) -> tuple[Part, ...]:
-    config, job = task.config, task.job
+    job = task.job
     C, V, L, prepared = config.hidden_size, config.vocab_size, config.sequence_length, config.memory(job.dtype).prepared
     first = {name: array for name, array in mapped.items() if not name.startswith("linears.")}
     copies = sum(4 * array.size for array in first.values() if array.dtype != np.float32)
@@ -158,9 +203,9 @@ def _memory(
     )
 
 
-def _on_gpu(task: ClassifyTask, memory: int) -> tuple[Table, tuple[Part, ...]]:
+def _on_gpu(task: ClassifyTask, config: TextCNNConfig, memory: int) -> tuple[Table, tuple[Part, ...]]:
     """The GPU's table, which is allocated whole, and memory. Raises ResourceError as `DeviceTable` does."""
-    config, job = task.config, task.job
+    job = task.job
     V, O, taps = config.vocab_size, config.num_filters, sum(config.kernel_sizes)
     weights = config.memory(job.dtype, "cuda")
     embedding = 4 * V * config.hidden_size
@@ -200,7 +245,7 @@ def _compiled(job: ClassifyJob) -> bool:
     return is_compiled("embedding_conv1d.*", f"gemm.pack_{'panels' if job.dtype == 'float32' else 'words'}.*")
 
 
-def _outputs(job: ClassifyJob, config: TextCNNConfig, records: tuple[int, bool], id_bytes: float) -> Outputs:
+def _outputs(job: ClassifyJob, config: Classifier, records: tuple[int, bool], id_bytes: float) -> Outputs:
     count, counted = records
     if job.is_binary:
         size = 4 * config.num_labels * count

@@ -38,12 +38,12 @@ def fingerprint(prepared: Prepared) -> str:
 
 
 class KeptTable:
-    """`kept = KeptTable(model, path)` loads what is there and fits; `kept.save()` writes it if rows were added since.
+    """`kept = KeptTable(model, path)` loads a saved table if it fits; `kept.save()` writes it if rows were added.
 
-    began: the model's files before they were read. Where one is another by now, rows may be of other weights than the
-    fingerprint, and are not written.
+    began: the model's files before they were read. If one has changed since, rows may belong to other weights than the
+    fingerprint, so they are not written.
 
-    loaded: rows that came from the file. Raises InputError for a damaged file, ResourceError if it cannot be
+    loaded: rows from the file. Raises InputError for a damaged file, ResourceError if it cannot be
     written, UsageError for a model that has no table.
     """
 

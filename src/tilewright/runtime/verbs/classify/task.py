@@ -8,13 +8,12 @@ from typing import ClassVar
 
 import msgspec
 
-from tilewright.errors import counted
+from tilewright.errors import InputError, UsageError, counted
 from tilewright.formats.files import InputFile
 from tilewright.formats.records import RecordError
-from tilewright.formats.sentence_encoder import encoder_for
 from tilewright.formats.sentences import SentenceReader, open_sentences
-from tilewright.models.textcnn import TextCNNConfig
-from tilewright.runtime.forced_rungs import check_rungs
+from tilewright.models.bert_config import BertConfig
+from tilewright.runtime.forced_rungs import Idle, check_rungs
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -22,7 +21,7 @@ from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
-from tilewright.runtime.load import config_of, has_tokenizer, tokenizer_of
+from tilewright.runtime.load import Classifier, config_of, has_tokenizer, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
@@ -36,6 +35,21 @@ SIZING = {  # sentences per shard: a second or two of work; and the fewest, with
     "cuda": Sizing(1 << 21, BATCH),
 }
 
+SHARD_FLOPS = 5e11  # of a BERT's shard on the CPU: two to five seconds on 2 cores
+TYPICAL = 64  # tokens of a text, for the size of a shard
+IDLE = {op: Idle("for a TextCNN", "embedding_conv1d and matmul", "leave it out, or use a BERT")
+        for op in ("embedding", "layernorm", "attention")}  # fmt: skip
+IDLE_BERT = {"embedding_conv1d": Idle("for a BERT", "embedding, layernorm, attention and matmul",
+                                      "leave it out, or use a TextCNN")}  # fmt: skip
+
+
+def sizing_of(config: Classifier, device: str) -> Sizing:
+    """The size of shards of this model."""
+    if not isinstance(config, BertConfig):
+        return SIZING[device]
+    records = max(16, min(BATCH, int(SHARD_FLOPS / config.flops(TYPICAL))))
+    return Sizing(records, max(16, records // 4))
+
 
 def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTask:
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
@@ -43,8 +57,11 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
     check_switches("classify", job.settings.without, job.device, job.dtype)
-    config = config_of(job.model, TextCNNConfig)
-    check_rungs("classify", job.settings.rungs, job.device, calls=config.calls)
+    config = config_of(job.model, Classifier)
+    idle = IDLE_BERT if isinstance(config, BertConfig) else IDLE
+    check_rungs("classify", job.settings.rungs, job.device, idle, config.calls)
+    if isinstance(config, BertConfig):
+        check_encoder(job, config)
     task = kind(job, config, say, workers)
     if not job.is_binary and not has_tokenizer(job.model):
         check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}')
@@ -54,12 +71,32 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     return task
 
 
+def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
+    """Raises UsageError or InputError for what only a TextCNN takes, and for what a BERT lacks."""
+    config.check_classifier()
+    if job.device != "cpu":
+        raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")
+    if job.table_memory is not None or job.table_path:
+        option = "--table-memory" if job.table_memory is not None else "--keep-table"
+        raise UsageError(f"{option} is for a TextCNN's token table, and the model is a {config.model_type}",
+                         remedy="leave it out")  # fmt: skip
+    if job.settings.without:
+        raise UsageError(parameter="--without", value=", ".join(sorted(job.settings.without)),
+                         rule=f"it has no effect on a {config.model_type}", remedy="leave it out")  # fmt: skip
+    if job.is_binary:
+        raise UsageError(f"a {config.model_type} takes texts of any length, and a binary input has a fixed one",
+                         path=job.input, remedy="give .txt, .jsonl or .parquet")  # fmt: skip
+    if not has_tokenizer(job.model):
+        remedy = "get it from where the model came: AutoTokenizer's save_pretrained writes it"
+        raise InputError("the model has no tokenizer.json", path=job.model, remedy=remedy)
+
+
 @dataclass
 class ClassifyTask(RecordsTask):
     """A `Task`. kept: the token table of an inline worker, to be saved at the end."""
 
     job: ClassifyJob
-    config: TextCNNConfig
+    config: Classifier
     say: Say = quiet
     workers: int = 1
     size: int = 0
@@ -68,7 +105,7 @@ class ClassifyTask(RecordsTask):
     def reader(self, scan: int = 0) -> SentenceReader:
         """scan: bytes of a binary input that are checked now."""
         config, job = self.config, self.job
-        encoder = None if job.is_binary else encoder_for(tokenizer_of(job.model), config)
+        encoder = None if job.is_binary else config.encoder(tokenizer_of(job.model))
         return open_sentences(job.input, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,
                               count=job.count, scan=scan)  # fmt: skip
 
@@ -76,7 +113,7 @@ class ClassifyTask(RecordsTask):
         return self.job.fingerprint("classify") | {"count": self.job.count}
 
     def cut(self, shard_size: int | None) -> Cut:
-        sizing = SIZING[self.job.device].for_workers(self.workers)
+        sizing = sizing_of(self.config, self.job.device).for_workers(self.workers)
         if not self.job.is_binary:
             return cut_lines(self.job.input, self.job.count, shard_size, sizing)
         row = 4 * self.config.sequence_length

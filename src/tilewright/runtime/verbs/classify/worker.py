@@ -13,6 +13,7 @@ from tilewright.errors import InputError
 from tilewright.formats.course import LogitsWriter, TokenFile
 from tilewright.formats.jsonl import LabelWriter
 from tilewright.formats.records import Batch, RecordError
+from tilewright.models.bert import Bert
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
@@ -22,7 +23,7 @@ from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat, Place
 from tilewright.runtime.jobs.unchanged import AsBegun
 from tilewright.runtime.kernel_cache import compiling_told
-from tilewright.runtime.load import build, read_weights
+from tilewright.runtime.load import Classifier, build, read_weights
 from tilewright.runtime.reports import Report, Say, phase
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 
@@ -46,19 +47,18 @@ class ClassifyWorker:
                 self.model = self._load(task.say)
             self.open = stack.pop_all()
 
-    def _load(self, say: Say) -> TextCNN:
+    def _load(self, say: Say) -> TextCNN | Bert:
         job, report = self.job, self.report
         began = AsBegun.of({name: path for name, path in job.files().items() if name != "input"})
         with phase(report, "load", say, "Loading weights"):
-            config, weights = read_weights(job.model, TextCNNConfig)
+            config, weights = read_weights(job.model, Classifier)
         with phase(report, "prepare", say, "Preparing model"):
-            model = build(
-                config, weights, dtype=job.dtype, device=job.device, table_memory=job.table_memory,
-                without=job.settings.without,
-            )  # fmt: skip
+            of_textcnn = {"table_memory": job.table_memory, "without": job.settings.without}
+            options = of_textcnn if isinstance(config, TextCNNConfig) else {}
+            model = build(config, weights, dtype=job.dtype, device=job.device, **options)
         with phase(report, "compile", say, "Compiling or loading kernels"):
-            model.logits(np.zeros((1, config.sequence_length), np.int32))
-        if job.table_path:
+            model.logits(np.zeros((1, config.shortest), np.int32))
+        if job.table_path and isinstance(model, TextCNN):
             with phase(report, "table", say, "Loading token table"):
                 self.kept = KeptTable(model, job.table_path, began)
             if job.settings.is_inline:

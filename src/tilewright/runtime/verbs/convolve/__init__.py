@@ -20,11 +20,11 @@ __all__ = ["ConvolveJob", "ConvolveReport", "convolve"]
 
 
 def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
-    """Runs the job. `say` gets a line for each phase.
+    """Run the job. `say` gets a line for each phase.
 
-    Raises UsageError, InputError, ResourceError and Interrupted; in each case an earlier output is untouched, finished
-    shards are saved, and the same call resumes the job. The result's bits depend neither on the memory nor on what
-    follows from it.
+    Raises UsageError, InputError, ResourceError and Interrupted. In each case an earlier output is untouched, finished
+    shards are saved, and the same call resumes the job. The result's bits do not depend on the memory, nor on the tiles
+    that are chosen for it.
     """
     report, start_time = ConvolveReport(), time.perf_counter()
     task, figures = start(task_of, job, report, unit="planes", say=say)

@@ -27,10 +27,10 @@ class ConvolveJob:
     """What to convolve. Formats follow from the names; see formats/volume_formats.py.
 
     kernel: a name or a path, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
-    mode, cval: what stands outside the volume, as in scipy.ndimage; None: "reflect" for a name, as scipy's function of
-    that name, zeros for a file, as in the course, and "constant" where a cval is given. memory: bytes that all
-    processes may take; None: most of what is free. answers: a volume to compare the output with. settings: how it is
-    run; a shard's size counts planes. A GPU computes in float32.
+    mode, cval: the values outside the volume, as in scipy.ndimage. None: "reflect" for a named kernel, as in scipy;
+    "constant", with zeros, for a file; "constant" if a cval is given. memory: bytes that all processes may take; None:
+    most of the free memory. answers: a volume to compare the output with. settings: how the job is run; shard_size
+    counts planes. A GPU computes in float32.
     """
 
     input: str
@@ -122,9 +122,9 @@ def _overlap(path: str, output: str) -> bool:
 
 
 def least_memory(memory: int, checked: Callable[[int], object]) -> int | None:
-    """The least sufficient number of bytes, in steps of STEP, after `memory` was too little. checked(memory): raises
-    MemoryShort if `memory` is too little; it reads only the volume's header. None where it finds another obstacle, or
-    where MOST would not do.
+    """The smallest sufficient number of bytes, in steps of STEP, after `memory` was too small. None if MOST is too
+    small, or if the check fails for another reason. checked(memory): raises MemoryShort if `memory` is too small; it
+    reads only the volume's header.
     """
 
     def is_enough(count: int) -> bool:

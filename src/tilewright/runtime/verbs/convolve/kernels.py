@@ -12,18 +12,20 @@ import numpy as np
 
 from tilewright.errors import InputError, UsageError
 from tilewright.formats.course_volumes import read_text_kernel
+from tilewright.formats.names import axes_of
 from tilewright.formats.raw_volumes import open_npy
 from tilewright.formats.volumes import Shape
 from tilewright.ops.conv3d import conv3d, prepare, prepare_separable
 from tilewright.ops.correlate import correlate, correlate1d
 
-NAMES = "gaussian:SIGMA, box:SIZE (one number or z,y,x), laplace, sobel:AXIS, FILE.txt and FILE.npy"
+NAMES = "gaussian:SIGMA, box:SIZE (both in voxels), laplace, sobel:AXIS, FILE.txt and FILE.npy"
 TRUNCATE = 4.0  # radius of a Gaussian in standard deviations, as in scipy.ndimage
 MAX_SIZE = 1 << 20  # taps along an axis
 MAX_SIGMA = MAX_SIZE / 2 / TRUNCATE
 RULES = {
-    "gaussian": f"SIGMA is a decimal above 0 and below {MAX_SIGMA:,.0f}, as in gaussian:0.5, or three: gaussian:1,2,2",
-    "box": f"SIZE is an integer from 1 to {MAX_SIZE - 1:,}, as in box:3, or three: box:1,3,3",
+    "gaussian": f"SIGMA is a decimal from 0 and below {MAX_SIGMA:,.0f}, in voxels: divide millimetres by the voxel "
+    "size. Give one, as in gaussian:0.5, or one for each axis, as in gaussian:1,2,2; 0 leaves an axis unfiltered",
+    "box": f"SIZE is an integer from 1 to {MAX_SIZE - 1:,}, in voxels, as in box:3, or one for each axis: box:1,3,3",
     "laplace": "laplace has no parameter",
     "sobel": "AXIS is 0, 1 or 2, as in sobel:0",
 }
@@ -43,7 +45,7 @@ class Kernel:
 
     @property
     def shape(self) -> Shape:
-        """Taps along z, y, x."""
+        """Taps along each axis of the volume."""
         return self.weights.shape if self.lines is None else tuple(len(line) for line in self.lines)  # type: ignore
 
     @property
@@ -89,7 +91,7 @@ def kernel_of(text: str) -> Kernel:
     if name == "sobel" and re.fullmatch("[0-2]", value):
         return Kernel(text, lines=_lines([_derivative() if i == int(value) else _smoothing() for i in range(3)]))
     numbers = _numbers(value)
-    if name == "gaussian" and numbers and all(0 < n < MAX_SIGMA for n in numbers):
+    if name == "gaussian" and numbers and all(0 <= n < MAX_SIGMA for n in numbers):
         return Kernel(text, lines=_lines([_gaussian(sigma) for sigma in numbers]))
     if name == "box" and numbers and all(1 <= n < MAX_SIZE and n == int(n) for n in numbers):
         return Kernel(text, lines=_lines([np.full(int(n), 1 / int(n)) for n in numbers]))
@@ -133,6 +135,8 @@ def _correlate(kernel: Kernel, block: np.ndarray, out: np.ndarray) -> None:
         out[...] = correlate(block, kernel.weights)[tuple(inside)]
         return
     for axis, line in enumerate(kernel.lines):
+        if line.tolist() == [1.0]:
+            continue  # as scipy: a pass would make 0.0 of -0.0
         crop = [slice(None)] * 3
         crop[axis] = inside[axis]
         block = correlate1d(block, line, axis)[tuple(crop)]
@@ -160,6 +164,8 @@ def _lines(lines: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _gaussian(sigma: float) -> np.ndarray:
+    if sigma == 0:
+        return np.ones(1)
     radius = int(TRUNCATE * sigma + 0.5)
     weights = np.exp(-0.5 / (sigma * sigma) * np.arange(-radius, radius + 1) ** 2)
     return weights / weights.sum()
@@ -186,8 +192,9 @@ def check_fits(kernel: Kernel, shape: Shape, path: str) -> None:
     """Raises InputError if the kernel is larger than the volume along an axis."""
     if any(n < K for K, n in zip(kernel.shape, shape, strict=True)):
         sizes = [" x ".join(map(str, sizes)) for sizes in (kernel.shape, shape)]
+        both = f"the kernel {kernel.name} is {sizes[0]} and the volume {sizes[1]} {axes_of(path)}"
         raise InputError(
-            f"the kernel {kernel.name} is {sizes[0]} and the volume {sizes[1]} (z, y, x): it is larger than the volume",
+            f"{both}: it is larger than the volume",
             path=path,
             remedy="use a smaller kernel, or, in Python, tilewright.ndimage, which filters such volumes, too",
         )

@@ -1,6 +1,6 @@
-"""The memory of a worker of `tilewright convolve`: the program, and what reading and writing take beside tiles.
+"""The memory of a worker of `tilewright convolve`: the program, the tiles, and the buffers of reading and writing.
 
-`tiling_of` chooses tiles that fit into what --memory leaves, and `plan` tells the bytes.
+`tiling_of` chooses tiles that fit in --memory, and `plan` reports the bytes.
 """
 
 from __future__ import annotations

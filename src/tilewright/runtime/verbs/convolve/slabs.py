@@ -34,7 +34,7 @@ def _planes(depth: int, plane_bytes: int, taps: int) -> int:
 
 
 def slabs_bytes(kernel: Kernel, tiling: Tiling, planes: int) -> int:
-    """Bytes of the slabs in flight, each copied in, copied out, and what `conv3d` allocates for it."""
+    """Bytes of the slabs in flight: their inputs, their outputs, and the allocations of `conv3d`."""
     (_, H, W), (_, h, w), halo = tiling.block, tiling.tile, kernel.shape[0] - 1
     slab, result = 4 * (planes + halo) * H * W, 4 * planes * h * w
     between = 4 * (planes + halo) * H * padded(W, QUAD) if W % QUAD else 0  # rows are copied to whole quads
@@ -46,7 +46,8 @@ def slabs_bytes(kernel: Kernel, tiling: Tiling, planes: int) -> int:
 
 
 def through(prepared: Packed, backend: Backend) -> Callable[[np.ndarray, np.ndarray], None]:
-    """f(block, out): out (d, h, w) from a block with its halo, both float32 on the host, best from `backend.host`.
+    """A function f(block, out) that fills out (d, h, w) from a block with its halo. Both are float32 on the host, best
+    allocated by `backend.host`.
 
     prepared: the result of `ops.conv3d.prepare` for the device. Bits depend neither on the block's index nor on its
     size, nor on slabs. Raises ResourceError if the GPU's memory does not hold the smallest slab.

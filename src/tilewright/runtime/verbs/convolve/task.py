@@ -104,10 +104,10 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
 class ConvolveTask:
     """An `Assembling` task.
 
-    kernel: the sha256 of its taps; taps: the kernel itself, which is read once. unit, out_unit: of reading, and of
-    writing along `axis`, in voxels. best: bytes of numbers a shard should have. tile: as this process would choose it.
-    program: 0, or, of a job that is only planned and of whose input the header alone is read, bytes that a worker takes
-    beside the input and tiles. trees: a Zarr input, as `fingerprint` has found it.
+    kernel: the sha256 of the taps. taps: the kernel, read once. unit: voxels that are read together along each axis.
+    out_unit: voxels that are written together along `axis`. best: bytes of voxels that a shard should have. tile: the
+    one that this process would choose. program: for a plan, which reads only the header of the input, the bytes of a
+    worker beside the input and tiles; else 0. trees: a Zarr input as `fingerprint` found it.
     """
 
     job: ConvolveJob

@@ -1,8 +1,8 @@
-"""Volumes in tiles: which ones, what a kernel needs around each, and reading and writing beside the computation.
+"""Cuts volumes into tiles with halos, and reads and writes them while others are computed.
 
-A block is a tile with its halo, the boundary rule already applied, so that what computes on it knows no boundary and
-gives the same bits in any tiling. Positions along an axis count from the volume's first voxel; those before 0 and from
-its size on are outside, and the index maps of ops.conv3d say which voxel stands there.
+A block is a tile with its halo. The boundary rule is applied when a block is filled. So the kernel on a block needs no
+rule, and gives the same bits in any tiling. Positions along an axis count from the volume's first voxel. Positions
+below 0, and from the size of the axis on, are outside; the index maps of ops.conv3d give their voxels.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiling:
-    """shape: of the volume. tile: of a tile; the last along an axis may be smaller. before, after: a tile's halo.
+    """shape: of the volume. tile: shape of a tile; the last one along an axis may be smaller. before, after: a tile's
+    halo.
 
-    layer: planes that are read together; a block is read up to the end of one, and the next begins with the rest.
+    layer: planes that are read together. A block is read up to the end of a layer; the next block begins with the rest.
     """
 
     shape: Shape
@@ -182,11 +183,11 @@ def needed_bytes(tiling: Tiling, itemsize: int, spare_blocks: int = 0) -> int:
 
 
 def tilings(shape: Shape, halo: tuple[Shape, Shape], units: tuple[Shape, Shape], box: Shape) -> list[Tiling]:
-    """The tilings of boxes of at most `box` to choose from. Along each axis a tile has 1, 2, 4, ... units of writing,
+    """The tilings to choose from. Along each axis a tile of at most `box` has 1, 2, 4, ... units of writing,
     or all voxels.
 
-    shape: of the volume. halo: voxels before and after a tile, along each axis. units: voxels that are read and that
-    are written at once, along each axis; tiles begin at multiples of the second.
+    shape: of the volume. halo: voxels before and after a tile, along each axis. units: (voxels read together, voxels
+    written together) along each axis; tiles begin at multiples of the second.
     """
     reading, writing = units
     sizes = [_sizes(n, unit) for n, unit in zip(box, writing, strict=True)]

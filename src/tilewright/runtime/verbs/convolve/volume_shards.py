@@ -47,9 +47,9 @@ def held_bytes(form: Form, shard: int) -> int:
 
 @contextmanager
 def writing(form: Form, out: Attempt, box: Tile, dtype: np.dtype) -> Iterator[Callable[[Tile, np.ndarray], None]]:
-    """write(tile, numbers) for all tiles of the shard `out`, which is this box of the volume, in any order.
+    """A function write(tile, voxels) for all tiles of the shard `out`, in any order. box: of the shard in the volume.
 
-    numbers: (d, h, w), C-contiguous, of `dtype`. Raises ResourceError.
+    voxels: (d, h, w), C-contiguous, of `dtype`. Raises ResourceError.
     """
     if isinstance(form, RawForm):
         with Placing(out) as place:

@@ -92,7 +92,7 @@ class ConvolveWorker:
         return sum(self.report.seconds.get(name, 0.0) for name in ("run", COMPILE))
 
     def _plan(self, cut: Cut) -> None:
-        """With the first shard, as its size is that of the job's first run."""
+        """Choose tiles when the first shard comes, because an earlier run may have set the size of shards."""
         if self.blocks is None:
             job, task = self.task.job, self.task
             assert job.mode is not None  # `task_of` has settled it

@@ -13,10 +13,10 @@ __all__ = ["DrawJob", "draw"]
 
 
 def draw(job: DrawJob, say: Say = quiet) -> Report:
-    """Runs the job. `say` gets a line for each phase.
+    """Run the job. `say` gets a line for each phase. Everything that can be checked is checked before the work starts.
 
-    Raises UsageError, InputError, ResourceError and Interrupted; in each case an earlier output is untouched, finished
-    shards are saved, and the same call resumes the job. Everything that can be checked before the work starts is.
+    Raises UsageError, InputError, ResourceError and Interrupted. In each case an earlier output is untouched, finished
+    shards are saved, and the same call resumes the job.
     """
     report = Report()
     task, _ = start(task_of, job, report, unit="images", say=say)

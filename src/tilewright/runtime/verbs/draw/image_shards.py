@@ -37,7 +37,7 @@ PICTURES = (".bmp", ".png")
 
 @dataclass(frozen=True)
 class ImageOutputs:
-    """output, image: what to write, the second may be None. count: images; shape: of one."""
+    """The outputs of a job. output, image: paths; image may be None. count: of images. shape: of one image."""
 
     output: str
     image: str | None
@@ -123,8 +123,8 @@ class ImageOutputs:
 
 @dataclass
 class _ShardWriter:
-    """Writes a shard's images in order. first: the number of the next image. pixels_of_text: the pixels of the images
-    so far whose values are text, which stand after the text."""
+    """Writes a shard's images in order. first: the number of the next image. pixels_of_text: for an output of text,
+    the pixels of the images so far; they are written after the text."""
 
     outputs: ImageOutputs
     out: Attempt

@@ -25,9 +25,9 @@ class DrawJob(ModelJob):
     """What to draw.
 
     input: noise, .txt or .npy; None: `count` images of random noise from `seed`. output: .txt, .npy, a grid as .png or
-    .bmp, or a directory (a trailing slash, or there already), which gets a .png an image. image: a grid besides. count:
-    with an input, images from its start (None: all). answers: .txt or .npy to compare a .txt or .npy output with,
-    within `tolerance`.
+    .bmp, or a directory for one .png per image: a name with a trailing slash, or an existing directory. image: path of
+    an additional grid. count: with an input, the first images of it (None: all). answers: .txt or .npy to compare a
+    .txt or .npy output with, within `tolerance`.
     """
 
     image: str | None = None

@@ -11,7 +11,7 @@ from tilewright.errors import counted
 from tilewright.formats.files import spelled
 from tilewright.formats.images import kind_of
 from tilewright.models.dcgan import DCGANConfig
-from tilewright.runtime.forced_rungs import check_rungs
+from tilewright.runtime.forced_rungs import Idle, check_rungs
 from tilewright.runtime.inputs import Sizing, cut_rows
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -26,6 +26,9 @@ from tilewright.runtime.verbs.draw.noise import open_input
 from tilewright.runtime.verbs.draw.worker import DrawWorker
 from tilewright.switches import check_switches
 
+FOLDED = Idle(
+    "while batch norm is folded into the weights", "conv_transpose2d", "give --without folding, too, or leave it out"
+)
 SHARD = {"cpu": 16, "cuda": 16}  # batches: some seconds of work on a CPU; on a GPU it waits at a shard's end alone
 
 
@@ -39,7 +42,8 @@ def task_of(job: DrawJob, say: Say = quiet, workers: int = 1, *, scan: int | Non
     begin, job = time.perf_counter(), job.as_called()
     config = config_of(job.model, DCGANConfig)
     check_switches("draw", job.settings.without, job.device, job.dtype)
-    check_rungs("draw", job.settings.rungs, job.device, calls=config.calls)
+    idle = {} if "folding" in job.settings.without else {"batchnorm": FOLDED}
+    check_rungs("draw", job.settings.rungs, job.device, idle, config.calls)
     checked = scan is None or job.input is None or not os.path.isfile(job.input) or os.path.getsize(job.input) <= scan
     with closing(open_input(job, config, checked=checked)) as reader:
         count = reader.total

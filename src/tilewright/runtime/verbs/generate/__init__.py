@@ -17,9 +17,9 @@ __all__ = ["GenerateJob", "GenerateReport", "generate"]
 
 
 def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
-    """Runs the job. `say` gets a line for each phase.
+    """Run the job. `say` gets a line for each phase.
 
-    Raises UsageError, InputError, ResourceError, InternalError (more bad records than allowed) and Interrupted; in each
+    Raises UsageError, InputError, ResourceError, InternalError (more bad records than allowed) and Interrupted. In each
     case an earlier output is untouched, finished shards are saved, and the same call resumes the job.
     """
     report = GenerateReport()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, counted
 from tilewright.formats.files import InputFile
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2Config
+from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import ModelJob, check_records
 
+FEW_SEQUENCES = 16  # at once: with fewer, the products are bound by reading the weights
 COURSE_PROMPT = 16  # token ids of a prompt in a binary file
 TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
 
@@ -61,6 +63,21 @@ def beyond_context(max_tokens: int, config: GPT2Config) -> str:
     return f"{max_tokens:,} new tokens (--max-tokens) are more than fit: completions end at the end of {room}"
 
 
+def small_batches(job: GenerateJob, config: GPT2Config) -> str:
+    """The notice for a batch_memory on the CPU that holds few sequences, which makes a job slow; "" if it holds
+    more."""
+    if job.batch_memory is None or job.device != "cpu":
+        return ""
+    sizes = config.sizes
+    positions = min(1 + job.params.max_tokens, sizes.context)
+    each = sizes.layers * bytes_a_sequence(sizes.heads, positions, sizes.head_size, job.dtype)
+    most = job.batch_memory // each
+    if not 0 < most < FEW_SEQUENCES:  # 0: the job will be refused
+        return ""
+    what = f"--max-batch-memory of {job.batch_memory:,} bytes holds at most {counted(most, 'sequence')} at once"
+    return f"{what}, {each:,} bytes each. Small batches are slow; the default is 1G"
+
+
 def check(job: GenerateJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
     check_records(job)
@@ -98,9 +115,11 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
 def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:
     """Raises UsageError for options that this model cannot fulfil for any prompt."""
     if not has_tokenizer and (job.output.endswith(".txt") or job.params.stop):
-        what = "--stop has text" if job.params.stop else "the output is text"
+        what, instead = "the output is text", "name the output .jsonl, which then has token ids"
+        if job.params.stop:
+            what, instead = "--stop has text", "give --stop-id ID in place of --stop TEXT"
         raise UsageError(f"{what}, and the model has no tokenizer.json", path=job.model,
-                         remedy="write token ids to a .jsonl file, and stop at token ids")  # fmt: skip
+                         remedy=f"add the model's tokenizer.json, or {instead}")  # fmt: skip
     if beyond := [token for token in job.params.stop_token_ids if token >= config.vocab_size]:
         raise UsageError(f"--stop-id is {beyond[0]}; the model's tokens are 0 to {config.vocab_size - 1}")
     job.params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)

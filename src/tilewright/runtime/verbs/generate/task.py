@@ -25,12 +25,21 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import check_has_ids
-from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, TEXT, GenerateJob, beyond_context, check, check_model
+from tilewright.runtime.text_inputs import check_has_ids, check_tokenizer_fits
+from tilewright.runtime.verbs.generate.job import (
+    COURSE_PROMPT,
+    TEXT,
+    GenerateJob,
+    beyond_context,
+    check,
+    check_model,
+    small_batches,
+)
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 from tilewright.switches import check_switches
 
+ID_LINE = '{"id": 7, "prompt_token_ids": [1, 2]}'
 ADDED = (  # parameters that earlier jobs' manifests do not name
     "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
     "no_repeat_ngram_size", "include_stop_str_in_output",
@@ -43,9 +52,11 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     check(job)
     config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
     eos_token_ids(job.model)  # refuses wrong ones before the weights are read
-    check_model(job, config, tokenizer is not None)
     if tokenizer is None:
-        check_has_ids(job.input, job.model, '{"id": 7, "prompt_token_ids": [1, 2]}')
+        check_has_ids(job.input, job.model, ID_LINE)
+    else:
+        check_tokenizer_fits(job.input, tokenizer, config.vocab_size, ID_LINE)
+    check_model(job, config, tokenizer is not None)
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
     kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
@@ -55,8 +66,9 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
     say(f"Checking input: {counted(task.size, 'byte')}...Done!")
-    if notice := beyond_context(job.params.max_tokens, config):
-        say(notice)
+    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config)):
+        if notice:
+            say(notice)
     return task
 
 
@@ -140,11 +152,13 @@ class RowsTask(AsParquet, GenerateTask):
 
 
 def sizing_for(device: str, params: SamplingParams) -> Sizing:
-    """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU. There are enough
-    of them to fill its batches. On an H200 a shard costs 0.1 s besides its tokens, and 3 << 19 tokens take 3 s. Shards
-    of a small job are smaller if that costs little: poet took as long for 1,536 prompts of up to 64 new tokens in
-    shards of 256 as of 1,024 (two cores of a Xeon), and a quarter longer in shards of 128; 124M in bfloat16 on AMX
-    tiles a tenth longer for 1,536 of 8 tokens in shards of 512 than in one."""
+    """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU, and enough to
+    fill its batches. On an H200 a shard costs 0.1 s besides its tokens, and 3 << 19 tokens take 3 s.
+
+    Shards of a small job are smaller if that costs little. Measured with 1,536 prompts on two cores of a Xeon: poet
+    with 64 new tokens took as long in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model
+    in bfloat16 with 8 new tokens took a tenth longer in shards of 512 than in one shard.
+    """
     each = params.max_tokens * params.n
     if device == "cpu":
         return Sizing(min(max(65536 // each, 256), 8192), 128, most_bytes=2 << 20, alone=max(8192 // each, 512))

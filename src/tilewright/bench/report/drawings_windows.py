@@ -1,10 +1,8 @@
 """Drawings of the convolutions: conv1d, conv3d, conv_transpose2d, correlate, embedding_conv1d."""
 
-from kit import BLUE, GREEN, ORANGE, PURPLE, Drawing
-
+from tilewright.bench.report.drawing import BLUE, GREEN, ORANGE, PURPLE, Drawing
 from tilewright.ops.conv1d.cpu.channel_tiles import TILES
 from tilewright.ops.conv3d.cpu.tiles import ROWS
-from tilewright.ops.conv3d.ladder import ladder as conv3d
 from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE
 
 COLOURS = (BLUE, GREEN, ORANGE, PURPLE)
@@ -58,16 +56,15 @@ def march() -> Drawing:
     return drawing
 
 
-def cube_with_halo() -> Drawing:
-    """One plane of the tile of `simt.cubes`, for each tile size of its sweep and K = 3."""
-    K, cell, x = 3, 18, 20
-    rung = conv3d.rungs["simt.cubes"]
+def cube_with_halo(sizes: tuple[int, ...], default: int, K: int) -> Drawing:
+    """One plane of a cube of outputs with its halo, for each tile size, and for a window of K x K x K."""
+    cell, x = 18, 20
     drawing = Drawing(800, 270, "conv3d: cubes of outputs with their halo, one plane of each")
-    drawing.text(20, 24, "simt.cubes: one plane of a block, K = 3", size=15, weight="bold")
-    for tile in rung.swept["tile"]:
+    drawing.text(20, 24, f"simt.cubes: one plane of a block, K = {K}", size=15, weight="bold")
+    for tile in sizes:
         side = tile + K - 1
         outputs = {(i, j): BLUE for i in range(K // 2, K // 2 + tile) for j in range(K // 2, K // 2 + tile)}
-        drawing.text(x, 52, f"T = {tile}{' (default)' if tile == rung.options['tile'] else ''}")
+        drawing.text(x, 52, f"T = {tile}{' (default)' if tile == default else ''}")
         drawing.grid(x, 62, (side, side), cell, marked=outputs)
         drawing.text(x, 210, f"threads: {side**3}", size=12)
         drawing.text(x, 228, f"outputs: {tile**3}", size=12)
@@ -76,27 +73,26 @@ def cube_with_halo() -> Drawing:
     return drawing
 
 
-def phases() -> Drawing:
-    """The taps of a 5 x 5 kernel, by the phase that uses them."""
-    drawing = Drawing(800, 290, "conv_transpose2d: the four phases of a 5 x 5 kernel at stride 2")
-    drawing.text(20, 24, "The 25 taps by phase", size=15, weight="bold")
-    marked = {(a, c): COLOURS[a % 2 * 2 + c % 2] for a in range(5) for c in range(5)}
-    drawing.grid(20, 50, (5, 5), 34, marked=marked)
+def phases(K: int, stride: int) -> Drawing:
+    """The taps of a K x K kernel by the phase that uses them, for a stride of 2."""
+    drawing = Drawing(800, 290, f"conv_transpose2d: the phases of a {K} x {K} kernel at stride {stride}")
+    drawing.text(20, 24, f"The {K * K} taps by phase", size=15, weight="bold")
+    marked = {(a, c): COLOURS[a % stride * stride + c % stride] for a in range(K) for c in range(K)}
+    drawing.grid(20, 50, (K, K), 170 / K, marked=marked)
     drawing.text(20, 246, "Every second tap belongs to the same phase.")
-    drawing.text(270, 24, "Four convolutions of x", size=15, weight="bold")
-    for phase, (high, wide) in enumerate(((3, 3), (3, 2), (2, 3), (2, 2))):
-        x, y = 270 + phase % 2 * 120, 56 + phase // 2 * 100
-        drawing.grid(x, y, (high, wide), 24, fill=COLOURS[phase])
-        drawing.text(x, y + 90 if high == 3 else y + 66, f"{high} x {wide}")
+    drawing.text(270, 24, f"{stride * stride} convolutions of x", size=15, weight="bold")
+    most = -(-K // stride)
+    for phase in range(stride * stride):
+        high, wide = (-(-(K - at) // stride) for at in divmod(phase, stride))
+        x, y = 270 + phase % stride * 120, 56 + phase // stride * 100
+        drawing.grid(x, y, (high, wide), 72 / most, fill=COLOURS[phase])
+        drawing.text(x, y + 18 + high * 72 / most, f"{high} x {wide}")
     drawing.text(550, 24, "Where the outputs go", size=15, weight="bold")
-    out = {(i, j): COLOURS[i % 2 * 2 + j % 2] for i in range(8) for j in range(8)}
+    out = {(i, j): COLOURS[i % stride * stride + j % stride] for i in range(8) for j in range(8)}
     drawing.grid(550, 50, (8, 8), 21, marked=out)
-    drawing.text(550, 246, "out[2 j + i] belongs to phase i")
-    drawing.text(
-        20,
-        278,
-        "Inserting zeros between pixels would take 25 products per output; the phases take 25 per four outputs.",
-    )
+    drawing.text(550, 246, f"out[{stride} j + i] belongs to phase i")
+    products = f"Zeros inserted between pixels take {K * K} products per output; "
+    drawing.text(20, 278, f"{products}the phases take {K * K} per {stride * stride} outputs.")
     return drawing
 
 
@@ -135,13 +131,3 @@ def token_table() -> Drawing:
     drawing.text(440, 272, f"orange: {SLICE} columns, {4 * SLICE} bytes of every row.", colour=ORANGE)
     drawing.text(440, 290, "All sentences use it while it is in cache.", colour=ORANGE)
     return drawing
-
-
-DRAWINGS = {
-    "conv1d": overlapping_windows,
-    "conv3d": march,
-    "conv3d-cubes": cube_with_halo,
-    "conv_transpose2d": phases,
-    "correlate": tile_with_halo,
-    "embedding_conv1d": token_table,
-}

@@ -1,12 +1,10 @@
 """Drawings of matmul, matmul_argmax and attention."""
 
-from kit import BLUE, GREEN, ORANGE, PURPLE, Drawing
-
+from tilewright.bench.report.drawing import BLUE, GREEN, ORANGE, PURPLE, Drawing
 from tilewright.ops.attention.cpu.blocks import ROWS as QUERIES
 from tilewright.ops.attention.operands import PANEL_VECTORS
 from tilewright.ops.gemm.cpu.loops import KC, MC, PANELS
 from tilewright.ops.gemm.cpu.tiling import TILINGS
-from tilewright.ops.matmul.simt import warps
 from tilewright.ops.matmul_argmax.cpu.screened import LEVELS
 
 WIDE = TILINGS[16]  # the register block of AVX-512
@@ -78,6 +76,8 @@ def five_loops() -> Drawing:
 
 def simt_tile() -> Drawing:
     """Block, warp, thread of `simt.warps`."""
+    from tilewright.ops.matmul.simt import warps
+
     drawing = Drawing(800, 330, "matmul, simt.warps: a block's tile, a warp's part, a thread's sums")
     tile, (down, right) = warps.TILE, warps.APART
     drawing.text(20, 24, "simt.warps: from the block to the thread", size=15, weight="bold")
@@ -181,13 +181,3 @@ def attention_blocks() -> Drawing:
     drawing.text(420, 250, f"CPU, AVX-512: {QUERIES[16][0]} queries share a loaded key,")
     drawing.text(420, 270, f"keys lie in panels of {16 * PANEL_VECTORS}.")
     return drawing
-
-
-DRAWINGS = {
-    "matmul-orders": loop_orders,
-    "matmul-blocks": five_loops,
-    "matmul-simt": simt_tile,
-    "matmul-specialized": specialized,
-    "matmul_argmax": best_of_a_tile,
-    "attention": attention_blocks,
-}

@@ -1,7 +1,6 @@
 """Drawings of softmax, layernorm, batchnorm, elementwise, embedding and sample: operations on rows and on elements."""
 
-from kit import BLUE, GREEN, ORANGE, Drawing
-
+from tilewright.bench.report.drawing import BLUE, GREEN, ORANGE, Drawing
 from tilewright.ops.core.gpu.warp import THREADS, WARP
 from tilewright.ops.sample.cpu.workspace import BUCKETS
 
@@ -132,13 +131,3 @@ def buckets() -> Drawing:
     drawing.text(40, 250, "Height: sum of weights. Width: a bucket is the exponent and six bits of d,")
     drawing.text(40, 268, "so buckets near the best score are narrow.")
     return drawing
-
-
-DRAWINGS = {
-    "softmax": passes,
-    "layernorm": who_shares_a_row,
-    "batchnorm": fold,
-    "elementwise": lanes,
-    "embedding": gather,
-    "sample": buckets,
-}

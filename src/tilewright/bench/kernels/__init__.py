@@ -1,0 +1,1 @@
+"""What the compilers made of a rung: machine code, registers, shared memory, occupancy, counted traffic."""

@@ -1,0 +1,98 @@
+"""The source of a rung: the function that runs it, and the kernels that this function names."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, NamedTuple
+
+from tilewright.ops.core.ladder import Rung
+
+PACKAGE = Path(__file__).resolve().parents[2]
+CORE = "tilewright.ops.core."
+MAKES_KERNEL = re.compile(r"@(?:\w+\.)?kernel")  # in the source of a function that makes kernels
+
+
+class Source(NamedTuple):
+    """Lines `first` to `last` of a file. path: below the folder of the package, as in "tilewright/ops/..."."""
+
+    name: str
+    path: str
+    first: int
+    last: int
+    text: str
+
+
+def sources(rung: Rung) -> list[Source]:
+    """The function that runs the rung, then its kernels. Imports the module of the function.
+
+    Raises ImportError where that needs a package that is missing.
+    """
+    run = _function(rung.run.func if isinstance(rung.run, partial) else rung.run)
+    if run is None:
+        return []
+    called: list[Callable] = [value for value in _named(run) if inspect.isfunction(value) and _of_operation(value)]
+    kernels = [kernel for function in (run, *called) for kernel in _kernels(function, rung)]
+    return [_source(function) for function in dict.fromkeys((run, *kernels))]
+
+
+def _source(function: Callable) -> Source:
+    lines, first = inspect.getsourcelines(function)
+    path = Path(inspect.getsourcefile(function) or "").resolve()
+    shown = path.relative_to(PACKAGE.parent) if path.is_relative_to(PACKAGE) else path
+    return Source(
+        function.__qualname__, shown.as_posix(), first, first + len(lines) - 1, dedent("".join(lines)).rstrip()
+    )
+
+
+def _kernels(run: Callable, rung: Rung) -> Iterator[Callable]:
+    """Functions that `run` names and that are kernels or make one; of a table of kernels the one that an option of the
+    rung selects."""
+    options = [value for value in rung.options.values() if isinstance(value, str)]
+    for value in _named(run):
+        if isinstance(value, dict):
+            chosen = [value[option] for option in options if option in value]
+            found = [one for entry in chosen for one in (entry if isinstance(entry, tuple) else (entry,))]
+            yield from (function for one in found if (function := _function(one)))
+        elif (function := _function(value)) and _is_kernel(value, function):
+            yield function
+
+
+def _named(run: Callable) -> Iterator[Any]:
+    """The module's objects that a function names, as `name` and `module.name` in the order of its lines, then what it
+    has from the function around it."""
+    tree, known = ast.parse(dedent(inspect.getsource(run))), inspect.getmodule(run).__dict__
+    for node in sorted((node for node in ast.walk(tree) if hasattr(node, "lineno")), key=lambda node: node.lineno):
+        if isinstance(node, ast.Name) and node.id in known:
+            yield known[node.id]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = known.get(node.value.id)
+            if inspect.ismodule(module) and module.__name__.startswith("tilewright.ops."):
+                yield getattr(module, node.attr, None)
+    yield from (cell.cell_contents for cell in run.__closure__ or ())
+
+
+def _function(value: Any) -> Callable | None:
+    """The Python function under a kernel of Numba, Triton, or this project, or under a cached function."""
+    for name in ("function", "py_func", "fn"):
+        value = getattr(value, name, value)
+    value = inspect.unwrap(value) if callable(value) else value
+    return value if inspect.isfunction(value) else None
+
+
+def _is_kernel(value: Any, function: Callable) -> bool:
+    """True for a kernel, and for a cached function that makes one."""
+    options = getattr(value, "targetoptions", {})
+    if value is function or not _of_operation(function) or options.get("device") or options.get("forceinline"):
+        return False
+    return not hasattr(value, "cache_clear") or bool(MAKES_KERNEL.search(inspect.getsource(function)))
+
+
+def _of_operation(function: Callable) -> bool:
+    """True for a function of an operation's package."""
+    return function.__module__.startswith("tilewright.ops.") and not function.__module__.startswith(CORE)

@@ -1,0 +1,256 @@
+"""`tilewright show OP RUNG`: one kernel's idea, cost, source, machine code and drawing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import getdoc
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Argument, Option
+
+from tilewright.cli._options import MACHINE, verb
+from tilewright.cli._output import say
+from tilewright.cli._output import show as put
+from tilewright.cli._sizes import sized
+from tilewright.errors import Refused, UsageError
+from tilewright.ops.core.ladder import Ladder, Rung, in_words, operations
+
+if TYPE_CHECKING:
+    from tilewright.bench.kernels.compiled import Compiled
+
+SIZES, SHOWN = "Sizes", "What to show"  # groups of options
+LONGEST = 120  # lines of a loop that are printed
+
+
+def _completed(incomplete: str) -> list[str]:
+    """The operations that a shell offers."""
+    return [op for op in operations() if op.startswith(incomplete)]
+
+
+@dataclass
+class Options:
+    """One field per option."""
+
+    op: Annotated[
+        str,
+        Argument(
+            metavar="OP", help=f"One of {', '.join(operations())}.", autocompletion=_completed, show_default=False
+        ),
+    ]
+    rung: Annotated[
+        str, Argument(metavar="RUNG", help="A kernel, as in `tilewright ladder OP --list`.", show_default=False)
+    ]
+    size: Annotated[
+        str | None,
+        Option(
+            metavar="LIST",
+            help="One problem, as in N=768,K=768 for matmul. Sizes that are missing are those of the first problem "
+            "that the ladder times. A wrong name prints the names.",
+            show_default="the first that the kernel takes",
+            rich_help_panel=SIZES,
+        ),
+    ] = None
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16", "tf32"] | None,
+        Option(help="The precision.", show_default="the first that the kernel takes", rich_help_panel=MACHINE),
+    ] = None
+    source: Annotated[
+        bool, Option("--source", help="Only the source, with its file and lines.", rich_help_panel=SHOWN)
+    ] = False
+    code: Annotated[
+        bool,
+        Option(
+            "--code",
+            help="Only the machine code: assembly of the inner loop, or PTX, registers and occupancy on a GPU.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = False
+    drawing: Annotated[
+        bool,
+        Option(
+            "--drawing",
+            help="Only the drawing of its tiling, as SVG: redirect it to a file.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = False
+
+
+@verb(Options)
+def show(options: Options) -> None:
+    """Show one kernel of an operation: its idea, its cost, its source, its machine code and its drawing.
+
+    \b
+    tilewright show matmul cpu.packed
+    tilewright show matmul simt.strip --drawing > strip.svg
+
+    A CPU kernel is compiled anew, which takes seconds: only then is its assembly there. A GPU kernel shows its
+    registers, shared memory and occupancy where there is a GPU; the rest needs none.
+    """
+    ladder, rung = _found(options)
+    case, lacking = _case(options, ladder, rung)
+    every = not (options.source or options.code or options.drawing)
+    if every:
+        put("\n".join([*_idea(ladder, rung), "", *_cost(ladder.op, case, lacking), ""]))
+    if every or options.source:
+        put("\n".join(_source(rung)))
+    if every or options.code:
+        put("\n".join(_code(ladder.op, rung, case, lacking)))
+    if every or options.drawing:
+        put(_drawing(ladder.op, rung, alone=not every))
+
+
+def _found(options: Options) -> tuple[Ladder, Rung]:
+    """Raises UsageError for a name that does not exist, with the nearest ones that do."""
+    from tilewright.bench.climb import parts
+
+    if options.op not in operations():
+        near = _near(options.op, operations())
+        raise UsageError(f"there is no operation {options.op!r}{near}; the operations are {', '.join(operations())}")
+    ladder, _ = parts(options.op)
+    if options.rung not in ladder.rungs:
+        near = _near(options.rung, ladder.rungs)
+        raise UsageError(f"{options.op} has no rung {options.rung!r}{near}; it has {', '.join(ladder.rungs)}")
+    return ladder, ladder.rungs[options.rung]
+
+
+def _near(name: str, names: Any) -> str:
+    """A question for the nearest name, "" if none is near."""
+    near = get_close_matches(name, list(names), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _case(options: Options, ladder: Ladder, rung: Rung) -> tuple[Any, list[str]]:
+    """(the problem, what this machine lacks to run the rung at all).
+
+    Raises Refused if the rung does not take the problem for a reason of its own.
+    """
+    from tilewright.bench.climb import parts
+    from tilewright.hardware.gpu import no_gpu
+
+    _, spec = parts(ladder.op)
+    every = spec.sizes() if rung.name.startswith("cpu.") else spec.device_sizes()
+    reasons = {case: set(rung.refuses(case.problem)) for case in every}
+    lacking = set.intersection(*reasons.values())
+    if options.size is not None or options.dtype:
+        case = sized(ladder.op, every, options.size, options.dtype) if options.size else None
+        case = case or next((case for case in every if case.dtype == options.dtype), None)
+        if case is None:
+            raise UsageError(f"{ladder.op} has no size in --dtype {options.dtype} for {rung.name}")
+        if why := [reason for reason in rung.refuses(case.problem) if reason not in lacking]:
+            raise Refused(f"{ladder.op}.{rung.name} refuses {in_words(case.problem)}: {'; '.join(why)}")
+    else:
+        case = min(every, key=lambda case: len(reasons[case]))
+    missing = no_gpu() if case.device != "cpu" else None
+    return case, sorted(lacking | {missing} if missing else lacking)
+
+
+def _idea(ladder: Ladder, rung: Rung) -> list[str]:
+    """What the ladder says about the rung."""
+    chosen = "chosen where it can run" if rung.chosen else "taught, never chosen"
+    lines = [f"{ladder.op}.{rung.name}  ({chosen})", f"  idea: {rung.idea}"]
+    lines += [f"  stands on: {rung.after}"] if rung.after else []
+    needs = [(getdoc(need) or need.__name__).rstrip(".") for need in (*rung.needs, *rung.slow)]
+    lines += [f"  needs: {'; '.join(needs)}"] if needs else []
+    given = ", ".join(f"{name}={value}" for name, value in rung.options.items())
+    lines += [f"  options: {given}"] if given else []
+    lines += [f"  runs: {', '.join(rung.calls)} with a rung of its own"] if rung.calls else []
+    return lines
+
+
+def _cost(op: str, case: Any, lacking: list[str]) -> list[str]:
+    """Operations, bytes, and the limit of this machine."""
+    from tilewright.bench.climb import parts
+
+    flops, nbytes = parts(op)[1].cost(case)
+    label = f", {case.label}" if case.label else ""
+    lines = [f"problem: {case.name}{label}"]
+    each = f", {flops / nbytes:,.1f} operations per byte" if flops and nbytes else ""
+    lines.append(f"  {flops / 1e9:,.3f} GFLOP; {nbytes / 1e6:,.3f} MB if each operand is read or written once{each}")
+    levels = _levels(nbytes) if case.device == "cpu" else []
+    return [*lines, *levels, *_roof(case, flops, nbytes, lacking)]
+
+
+def _levels(nbytes: float) -> list[str]:
+    """The caches of this CPU that hold the operands."""
+    from tilewright.hardware import cpu
+
+    sizes = {"L1": cpu().l1d, "L2": cpu().l2, "L3": cpu().l3}
+    known = [f"{name} {size >> 10:,} KiB" for name, size in sizes.items() if size]
+    held = [name for name, size in sizes.items() if size and nbytes <= size]
+    where = f"the operands fit in {held[0]}" if held else "the operands fit in no cache"
+    return [f"  this CPU has {', '.join(known)}: {where}"] if known else []
+
+
+def _roof(case: Any, flops: float, nbytes: float, lacking: list[str]) -> list[str]:
+    """The two limits, measured now, and the one that holds."""
+    if lacking:
+        return [f"  roof: not measured here: {'; '.join(lacking)}"]
+    from tilewright.bench.roofs import measured_roofs
+    from tilewright.ops.core.launch import thread_count
+
+    count = thread_count() if case.device == "cpu" else 0
+    roofs = measured_roofs(count)
+    on = f"{count} thread{'s' * (count > 1)}" if count else "the GPU"
+    rate, least = roofs.gflops[case.dtype], roofs.seconds(flops, nbytes, case.dtype)
+    limit = "arithmetic" if flops / rate > nbytes / roofs.copy_gbytes_s else "memory"
+    return [
+        f"  roof of {on}: {rate:,.0f} GFLOP/s and {roofs.copy_gbytes_s:,.0f} GB/s, equal at "
+        f"{rate / roofs.copy_gbytes_s:,.1f} operations per byte",
+        f"  {limit} is the limit: at least {least * 1e3:,.3f} ms",
+    ]
+
+
+def _source(rung: Rung) -> list[str]:
+    """The function that runs the rung, and its kernels."""
+    from tilewright.bench.kernels.source import sources
+
+    try:
+        found = sources(rung)
+    except ImportError as error:
+        return [f"source: ops/{str(rung.kernel).split(':')[0].replace('.', '/')}.py; it cannot be loaded here: {error}"]
+    lines = []
+    for source in found:
+        lines += [f"source: {source.name}, {source.path}, lines {source.first} to {source.last}", source.text, ""]
+    return lines
+
+
+def _code(op: str, rung: Rung, case: Any, lacking: list[str]) -> list[str]:
+    """The kernels of the rung as the compiler made them."""
+    if lacking:
+        return [f"machine code: {rung.name} is not compiled here: {'; '.join(lacking)}"]
+    if case.device == "cpu":
+        say(f"Compiling {rung.name} without the cache, which holds no assembly", err=True)
+    from tilewright.bench.kernels.compiled import compiled_kernels
+
+    return [line for kernel in compiled_kernels(op, rung, case) for line in _kernel(kernel)]
+
+
+def _drawing(op: str, rung: Rung, *, alone: bool) -> str:
+    """The SVG, or in a longer output what it shows. Raises Refused if the rung has none and nothing else is shown."""
+    from tilewright.bench.report.drawings import DRAWN, drawing_of
+
+    drawing = drawing_of(op, rung)
+    if drawing is None and alone:
+        raise Refused(f"{op}.{rung.name} has no drawing; there is one for {', '.join(DRAWN[op])}")
+    if drawing is None:
+        return "drawing: none"
+    words = f"`tilewright show {op} {rung.name} --drawing > {rung.name}.svg` writes it"
+    return drawing.svg() if alone else f"drawing: {drawing.title}; {words}"
+
+
+def _kernel(kernel: Compiled) -> list[str]:
+    """One kernel: its resources, then its inner loop."""
+    lines = [f"kernel: {kernel.name}"]
+    if kernel.threads:
+        lines += [
+            f"  {kernel.registers} registers per thread, {kernel.local} bytes of local memory per thread, "
+            f"{kernel.shared:,} bytes of shared memory per block",
+            f"  {kernel.threads} threads per block, occupancy {kernel.occupancy:.0%}",
+        ]
+    loop = kernel.loop
+    if loop is None:
+        return [*lines, "  no loop multiplies and adds", ""]
+    lines.append(f"  inner loop: {loop.described}")
+    left = len(loop.lines) - LONGEST
+    return [*lines, *(f"    {line}" for line in loop.lines[:LONGEST]), *([f"    and {left} more"] * (left > 0)), ""]

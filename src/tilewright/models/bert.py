@@ -1,0 +1,262 @@
+"""BERT, RoBERTa and DistilBERT: text classification by a stack of transformer layers in which every token attends to
+every other token of its text.
+
+    x = LN(word[id] + position[i] + type[t])
+    a layer:  x = LN(x + proj(attention(x)));  x = LN(x + out(gelu(in(x))))
+    logits = classifier(tanh(dense(x of the first token)))            # ReLU in DistilBERT
+
+Texts of a batch have different lengths, and no padding is computed: the rows of a batch are the tokens of all texts.
+The bits of a text's logits depend on that text alone. Sources: Devlin et al., "BERT", 2018; Liu et al., "RoBERTa",
+2019; Sanh et al., "DistilBERT", 2019.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tilewright.backends import Backend, backend
+from tilewright.backends.protocol import Array, Workspace
+from tilewright.errors import InputError, UsageError, WrongType
+from tilewright.formats.sentence_encoder import NO_TOKEN
+from tilewright.formats.tokenizer import Tokenizer
+from tilewright.models.activations import ACTIVATIONS
+from tilewright.models.answers import Answer, sigmoid_answer, softmax_answer
+from tilewright.models.bert_config import BertConfig
+from tilewright.ops.attention import Cache, Spans, append, attend, checked_spans
+from tilewright.ops.core.arrays import as_numpy
+from tilewright.ops.embedding import checked_ids, embedding
+from tilewright.ops.layernorm import layernorm
+from tilewright.ops.matmul import Packed, matmul, prepare
+
+ROWS = 2048  # tokens of a pass, or one text: all arrays between the layers of a BERT-base take 90 MiB then
+
+
+class Linear(NamedTuple):
+    """A prepared matrix (inputs, outputs) and its bias."""
+
+    weight: Packed
+    bias: Array
+
+
+class Norm(NamedTuple):
+    """Weight and bias of a layer norm."""
+
+    weight: Array
+    bias: Array
+
+
+class Layer(NamedTuple):
+    """The weights of a layer, prepared. qkv: queries, keys and values by one product."""
+
+    qkv: Linear
+    attention_out: Linear
+    attention_norm: Norm
+    mlp: Linear
+    mlp_out: Linear
+    mlp_norm: Norm
+
+
+class Pass(NamedTuple):
+    """Some texts, computed at once. ids: int64 (R,), the tokens of all of them. places: int64 (R,), the row of the
+    table of positions and types for each token. cache: for the keys and values of one layer at a time."""
+
+    ids: np.ndarray
+    places: np.ndarray
+    cache: Cache
+    spans: Spans  # of all rows
+    starts: np.ndarray  # row of the first token of each text
+    first_spans: Spans  # of these rows alone
+
+
+class Bert:
+    """A BERT, RoBERTa or DistilBERT ready to run on this machine's CPU.
+
+    weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
+    read-only. dtype: accuracy class of the products, "float32" or "bfloat16". Raises InputError if a tensor is
+    missing, too many or of another shape, UsageError for another device or dtype.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        weights: Mapping[str, np.ndarray],
+        *,
+        dtype: str = "float32",
+        device: str | Backend = "cpu",
+    ):
+        if device != "cpu":
+            raise UsageError(f"device is {device!r}; a {config.model_type} runs on the CPU", remedy="use device cpu")
+        shapes = config.tensor_shapes()
+        for name in shapes.keys() | weights.keys():
+            found = weights[name].shape if name in weights else None
+            if found != shapes.get(name):
+                wanted = shapes.get(name, "no such tensor")
+                raise InputError(f"tensor {name} is {found or 'missing'}; the configuration requires {wanted}")
+        self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
+        self.tokenizer: Tokenizer | None = None
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.words = self.backend.array(weights["embeddings.word_embeddings.weight"])
+        self.places = self.backend.vector(table_of_places(config, weights))
+        self.norm = self._norm(weights, "embeddings.LayerNorm")
+        self.layers = [self._prepared(weights, f"encoder.layer.{i}") for i in range(config.num_hidden_layers)]
+        if config.is_classifier:
+            self.dense, self.classifier = (self._linear(weights, f"head.{name}") for name in ("dense", "out"))
+
+    def _prepared(self, weights: Mapping[str, np.ndarray], name: str) -> Layer:
+        return Layer(
+            self._linear(weights, *(f"{name}.attention.self.{part}" for part in ("query", "key", "value"))),
+            self._linear(weights, f"{name}.attention.output.dense"),
+            self._norm(weights, f"{name}.attention.output.LayerNorm"),
+            self._linear(weights, f"{name}.intermediate.dense"),
+            self._linear(weights, f"{name}.output.dense"),
+            self._norm(weights, f"{name}.output.LayerNorm"),
+        )
+
+    def _linear(self, weights: Mapping[str, np.ndarray], *names: str) -> Linear:
+        """One matrix of the outputs of all the named layers, side by side."""
+        weight = [weights[f"{name}.weight"] for name in names]  # (outputs, inputs)
+        joined = weight[0] if len(weight) == 1 else np.concatenate(weight)
+        bias = np.concatenate([weights[f"{name}.bias"] for name in names])
+        return Linear(prepare(self.backend.array(joined).T, dtype=self.dtype), self.backend.vector(bias))
+
+    def _norm(self, weights: Mapping[str, np.ndarray], name: str) -> Norm:
+        return Norm(self.backend.vector(weights[f"{name}.weight"]), self.backend.vector(weights[f"{name}.bias"]))
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"<{config.model_type}: {config.num_hidden_layers} layers of width {config.hidden_size:,}, "
+            f"{config.num_attention_heads} heads, {config.vocab_size:,} tokens, texts of up to {config.context:,}; "
+            f"{self.dtype} on {self.backend.name}>"
+        )
+
+    def classify(self, texts: Iterable[str | Sequence[int] | np.ndarray]) -> list[Answer]:
+        """Texts -> [{"label", "score", "logits"}].
+
+        texts: strings, if the model has a tokenizer, or sequences of token ids with their special tokens. A string of
+        more tokens than the model takes is cut. score: softmax, or sigmoid where the configuration says that labels do
+        not exclude each other. Raises UsageError naming the text that cannot be classified, from 0.
+        """
+        if isinstance(texts, str) or not np.iterable(texts):
+            raise WrongType(f"texts is {texts!r:.100}; a list of texts is wanted")
+        given = list(texts)
+        encoder = self.config.encoder(self.tokenizer)
+        rows: list[ArrayLike] = []
+        for i, text in enumerate(given):
+            if not isinstance(text, str):
+                rows.append(text)
+            elif encoder is None:
+                raise UsageError(f"text {i} is a string, and the model has no tokenizer.json", remedy="give token ids")
+            else:
+                try:
+                    rows.append(encoder.rows([encoder.checked(text)])[0])
+                except InputError as error:
+                    raise UsageError(f"text {i} {error.message}") from error
+        return [self.answer(row) for row in self.logits(rows)]
+
+    def answer(self, logits: np.ndarray) -> Answer:
+        """One text's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
+        return (sigmoid_answer if self.config.is_sigmoid else softmax_answer)(logits, self.config.label)
+
+    def logits(self, texts: Sequence[ArrayLike] | np.ndarray) -> np.ndarray:
+        """Token ids of n texts, int (tokens,) each -> float32 (n, num_labels).
+
+        The special tokens must be there already; -1 at the end of a row is no token. The bits of a text's logits depend
+        on that text alone. Raises UsageError for a model without a classification head, for a text of no tokens or of
+        more than the model's context, and for an id outside the vocabulary.
+        """
+        self.config.check_classifier()
+        result = np.empty((len(texts), self.config.num_labels), np.float32)
+        checked = [self._checked(i, ids) for i, ids in enumerate(texts)]
+        work = self.backend.workspace()
+        for chosen in passes([len(ids) for ids in checked]):
+            first = self._first_rows(self._pass([checked[i] for i in chosen]), work)
+            h = matmul(first, self.dense.weight, bias=self.dense.bias, activation=self.config.head_activation)
+            result[chosen] = self.backend.numpy(matmul(h, self.classifier.weight, bias=self.classifier.bias))
+        return result
+
+    def _checked(self, i: int, text: ArrayLike) -> np.ndarray:
+        ids, most = as_numpy("ids", text), self.config.context
+        if ids.ndim == 1 and len(ids) and ids[-1] == NO_TOKEN:
+            ids = ids[: len(ids) - int(np.argmax(ids[::-1] != NO_TOKEN))]
+        if ids.ndim != 1 or not 1 <= len(ids) <= most:
+            raise UsageError(f"text {i} has ids of shape {ids.shape}; 1 to {most} token ids are wanted")
+        return checked_ids(ids, self.config.vocab_size, f"ids of text {i}").astype(np.int64)
+
+    def _pass(self, texts: Sequence[np.ndarray]) -> Pass:
+        config, lengths = self.config, np.array([len(ids) for ids in texts])
+        starts, n, R = np.cumsum(lengths) - lengths, len(texts), int(lengths.sum())
+        positions = np.arange(R) - np.repeat(starts, lengths)
+        heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+        cache = Cache.empty(n, heads, int(lengths.max()), head_size, self.dtype)
+        slots, none = np.arange(n), np.full(n, -1)
+        spans = np.stack([slots, np.zeros_like(slots), lengths, starts, none], axis=1)
+        # as a query of the last position, the first token attends to all of its text
+        first = np.stack([slots, lengths - 1, np.ones_like(slots), slots, none], axis=1)
+        return Pass(np.concatenate(texts), positions + config.first_position, cache,
+                    checked_spans(spans, cache, R), starts, checked_spans(first, cache, n))  # fmt: skip
+
+    def _first_rows(self, batch: Pass, work: Workspace) -> Array:
+        """Hidden states (n, C) of the first token of each text, after the last layer."""
+        R, C = len(batch.ids), self.config.hidden_size
+        x = embedding(batch.ids, self.words, positions=batch.places, position_table=self.places,
+                      out=work.take("x", R, C))  # fmt: skip
+        self._normed(x, self.norm)
+        for layer in self.layers[:-1]:
+            x = self._layer(layer, x, batch, work)
+        return self._last_layer(self.layers[-1], x, batch, work)
+
+    def _layer(self, layer: Layer, x: Array, batch: Pass, work: Workspace) -> Array:
+        """x (R, C) after the layer, in place."""
+        R, C = x.shape
+        q, k, v = self._qkv(layer, x, work)
+        y = attend(q, batch.cache, batch.spans, causal=False, new=(k, v), out=work.take("y", R, C, self.dtype))
+        return self._after_attention(layer, x, y, work)
+
+    def _last_layer(self, layer: Layer, x: Array, batch: Pass, work: Workspace) -> Array:
+        """The first row of each text (n, C) after the layer: nothing reads the others."""
+        q, k, v = self._qkv(layer, x, work)
+        append(k, v, batch.cache, batch.spans)
+        out = work.take("y", len(batch.starts), self.config.hidden_size, self.dtype)
+        y = attend(q[batch.starts], batch.cache, batch.first_spans, out=out)
+        return self._after_attention(layer, x[batch.starts], y, work)
+
+    def _qkv(self, layer: Layer, x: Array, work: Workspace) -> tuple[Array, Array, Array]:
+        R, C = x.shape
+        qkv = matmul(x, layer.qkv.weight, bias=layer.qkv.bias, out=work.take("qkv", R, 3 * C, self.dtype))
+        return qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
+
+    def _after_attention(self, layer: Layer, x: Array, y: Array, work: Workspace) -> Array:
+        matmul(y, layer.attention_out.weight, bias=layer.attention_out.bias, residual=x, out=x)
+        self._normed(x, layer.attention_norm)
+        u = work.take("u", len(x), self.config.intermediate_size, self.dtype)
+        matmul(x, layer.mlp.weight, bias=layer.mlp.bias, activation=self.activation, out=u)
+        matmul(u, layer.mlp_out.weight, bias=layer.mlp_out.bias, residual=x, out=x)
+        return self._normed(x, layer.mlp_norm)
+
+    def _normed(self, x: Array, norm: Norm) -> Array:
+        return layernorm(x, norm.weight, norm.bias, eps=self.config.layer_norm_eps, out=x)
+
+
+def table_of_places(config: BertConfig, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The sum of the tables of positions and token types: float32 (types * positions, C), row type * positions + i."""
+    positions = weights["embeddings.position_embeddings.weight"].astype(np.float32)
+    types = weights.get("embeddings.token_type_embeddings.weight")
+    if types is None:
+        return positions
+    return (types.astype(np.float32)[:, None] + positions).reshape(-1, config.hidden_size)
+
+
+def passes(lengths: Sequence[int]) -> Iterator[np.ndarray]:
+    """Indices of the texts of each pass, of at most ROWS tokens, or one text. Texts of similar length share a pass."""
+    order = np.argsort(lengths, kind="stable")
+    first, rows = 0, 0
+    for end, i in enumerate(order):
+        if rows + lengths[i] > ROWS and end > first:
+            yield order[first:end]
+            first, rows = end, 0
+        rows += lengths[i]
+    if first < len(order):
+        yield order[first:]

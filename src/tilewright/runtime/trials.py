@@ -1,0 +1,65 @@
+"""The speed of a similar job: one in the same directory that has run the same model or kernel on the same device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from tilewright.errors import ResourceError
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.manifest import CHANGED, CTIME, Damaged, Value
+from tilewright.runtime.jobs.record import Record
+
+SHARDS = 64  # of a job: enough for a rate
+# Fields of the fingerprint that decide the speed of a record; `input.` for volumes, whose records are planes
+SAME = ("verb", "dtype", "device", "image", "kernel", "mode", "sampling.max_tokens", "sampling.n", "model.", "rung.")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A similar job. path: its directory. seconds: that its workers spent on `records`, added up."""
+
+    path: str
+    records: int
+    seconds: float
+
+
+def trial_for(fingerprint: Mapping[str, Value], output: str) -> Trial | None:
+    """The similar job beside `output`, or its own, that has measured the longest; None if there is none."""
+    trials = [trial for path in _jobs_beside(output) if (trial := _measured(path, fingerprint))]
+    return max(trials, key=lambda trial: trial.seconds, default=None)
+
+
+def _jobs_beside(output: str) -> Iterator[str]:
+    """The outputs of all jobs in the directory of `output`."""
+    folder = os.path.dirname(os.path.realpath(output))
+    with suppress(OSError), os.scandir(folder) as entries:
+        yield from (entry.path.removesuffix(".job") for entry in entries if entry.name.endswith(".job"))
+
+
+def _measured(output: str, fingerprint: Mapping[str, Value]) -> Trial | None:
+    """The trial in the job directory of `output`. A directory that cannot be read has none: a plan reports other errors
+    than those of unrelated jobs."""
+    try:
+        with JobDirectory(output, look=True) as directory:
+            if _speed_fields(directory.manifest.fingerprint) != _speed_fields(fingerprint):
+                return None
+            records: list[Record] = [found for number in islice(directory.committed(), SHARDS)
+                                     if (found := directory.record(number))]  # fmt: skip
+    except (Damaged, ResourceError):
+        return None
+    count, seconds = sum(record.records for record in records), sum(record.seconds for record in records)
+    return Trial(directory.path, count, seconds) if count and seconds > 0 else None
+
+
+def _speed_fields(fingerprint: Mapping[str, Value]) -> dict[str, Value]:
+    names = (*SAME, "input.") if fingerprint.get("verb") == "convolve" else SAME
+    return {
+        name: value
+        for name, value in fingerprint.items()
+        if (name in names or name.startswith(tuple(one for one in names if one.endswith("."))))
+        and not name.endswith((CHANGED, CTIME))
+    }

@@ -1,0 +1,131 @@
+"""BERT, RoBERTa and DistilBERT against transformers, and the bits of a text in every company."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from bert_models import VOCABULARY, random_texts, saved
+from tilewright.errors import InputError, UsageError, WrongType
+from tilewright.ops.core.launch import threads
+from tilewright.runtime.load import load
+
+FAMILIES = ("bert", "roberta", "distilbert")
+QUICK, ALL = range(2), range(2, 10)
+RANDOM = [(family, seed) for family in FAMILIES for seed in QUICK]
+MORE = [pytest.param(family, seed, marks=pytest.mark.long) for family in FAMILIES for seed in ALL]
+
+
+def ragged(seed: int, n: int = 30, most: int = 70) -> list[np.ndarray]:
+    """Token ids of n texts of 1 to `most` tokens."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(5, VOCABULARY, rng.integers(1, most + 1)) for _ in range(n)]
+
+
+@pytest.mark.parametrize("family, seed", RANDOM + MORE)
+def test_logits_against_transformers(family, seed, tmp_path):
+    theirs, _ = saved(family, seed, tmp_path)
+    texts = [*ragged(seed), np.full(70, 7), np.array([9])]
+    with torch.no_grad():
+        expected = np.concatenate([theirs(torch.from_numpy(ids)[None]).logits.numpy() for ids in texts])
+    found = load(tmp_path, device="cpu").logits(texts)
+    assert found.shape == expected.shape and np.std(expected, axis=0).min() > 1e-3
+    assert np.abs(found - expected).max() < 2e-6 * np.abs(expected).max()
+    rounded = load(tmp_path, device="cpu", dtype="bfloat16").logits(texts)
+    assert 0 < np.abs(rounded - expected).max() < 0.05 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bits_depend_on_the_text_alone(dtype, tmp_path):
+    saved("bert", 1, tmp_path)
+    model, texts = load(tmp_path, device="cpu", dtype=dtype), ragged(3, n=150)
+    together = model.logits(texts)
+    alone = np.concatenate([model.logits([ids]) for ids in texts])
+    backwards = model.logits(texts[::-1])[::-1]
+    with threads(1):
+        one_thread = model.logits(texts)
+    for other in (alone, backwards, one_thread):
+        assert np.array_equal(other.view(np.uint32), together.view(np.uint32))
+
+
+def test_texts_are_cut_as_transformers_cuts_them(tmp_path):
+    theirs, words = saved("distilbert", 0, tmp_path)
+    texts = [*random_texts(20), "good " * 200]
+    answers = load(tmp_path, device="cpu").classify(texts)
+    for text, answer in zip(texts, answers, strict=True):
+        inputs = words(text, truncation=True, return_tensors="pt", return_token_type_ids=False)
+        with torch.no_grad():
+            logits = theirs(**inputs).logits[0]
+        assert np.abs(np.array(answer["logits"]) - logits.numpy()).max() < 1e-5
+        best = int(logits.argmax())
+        assert answer["label"] == f"label {best}"
+        assert answer["score"] == pytest.approx(float(logits.softmax(-1)[best]), abs=1e-5)
+
+
+def test_labels_that_do_not_exclude_each_other_have_a_sigmoid(tmp_path):
+    saved("bert", 0, tmp_path, problem_type="multi_label_classification")
+    (answer,) = load(tmp_path, device="cpu").classify(["a good film"])
+    assert answer["score"] == pytest.approx(1 / (1 + np.exp(-max(answer["logits"]))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_checkpoints_of_16_bits(dtype, tmp_path):
+    theirs, _ = saved("roberta", 1, tmp_path)
+    theirs.to(dtype).save_pretrained(tmp_path)
+    texts = ragged(1, n=5)
+    wide = AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        expected = np.concatenate([wide(torch.from_numpy(ids)[None]).logits.numpy() for ids in texts])
+    assert np.abs(load(tmp_path, device="cpu").logits(texts) - expected).max() < 2e-6 * np.abs(expected).max()
+
+
+def changed(folder, **fields):
+    """Changes config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder is true"),
+        ({"hidden_act": "swish"}, "hidden_act is 'swish'"),
+        ({"num_attention_heads": 5}, "must be a multiple of the heads"),
+        ({"problem_type": "regression"}, "only classification"),
+        ({"id2label": {"0": "a", "2": "b"}}, "without a gap"),
+        ({"num_hidden_layers": 7}, r"tensor encoder\.layer\.\d\.\S+ .* is missing"),
+        ({"hidden_size": 10**9}, "tensor"),
+    ],
+)
+def test_configurations_that_are_refused(fields, said, tmp_path):
+    saved("bert", 2, tmp_path)
+    changed(tmp_path, **fields)
+    with pytest.raises(InputError, match=said):
+        load(tmp_path, device="cpu")
+
+
+def test_wrong_texts(tmp_path):
+    saved("bert", 0, tmp_path)
+    model = load(tmp_path, device="cpu")
+    for texts, said in (
+        ([[5, VOCABULARY]], "ids of text 0"), ([[5], []], "text 1 has ids"), ([np.full(71, 5)], "1 to 70"),
+        ([" "], "text 0 is empty"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=said):
+            model.classify(texts)
+    for texts in ("good", 5):
+        with pytest.raises(WrongType, match="a list of texts is wanted"):
+            model.classify(texts)
+    model.tokenizer = None
+    with pytest.raises(UsageError, match="no tokenizer"):
+        model.classify(["good"])
+
+
+def test_a_model_without_a_head_is_refused(tmp_path):
+    theirs, _ = saved("bert", 0, tmp_path)
+    theirs.bert.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="no classification head"):
+        load(tmp_path, device="cpu").classify(["good"])

@@ -1,0 +1,36 @@
+"""The rate of a job is that of a similar job beside its output; other directories are passed over."""
+
+from tilewright.runtime.jobs.cut import Records
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.manifest import Manifest
+from tilewright.runtime.trials import trial_for
+
+FIELDS = {
+    "verb": "draw",
+    "dtype": "float32",
+    "device": "cpu, 16 lanes",
+    "model.x.bytes": 5,
+    "model.x.changed": 7,
+    "seed": 1,
+}
+
+
+def job(output, records, **fields):
+    """A job of these records and fields, with one committed shard."""
+    with JobDirectory(str(output), make=True) as directory:
+        directory.begin(Manifest(fingerprint=FIELDS | fields, cut=Records(0, records, records)), None)
+        with directory.attempt(0) as attempt:
+            attempt.write(b"x")
+            attempt.commit(records)
+
+
+def test_the_similar_job_with_the_longest_measurement(tmp_path):
+    assert trial_for(FIELDS, str(tmp_path / "out.npy")) is None
+    (tmp_path / "empty.job").mkdir()
+    (tmp_path / "file.job").write_text("")
+    job(tmp_path / "other.npy", 4, dtype="bfloat16")
+    job(tmp_path / "model.npy", 4, **{"model.x.bytes": 6})
+    assert trial_for(FIELDS, str(tmp_path / "out.npy")) is None
+    job(tmp_path / "try.npy", 20, seed=2, **{"model.x.changed": 8})
+    found = trial_for(FIELDS, str(tmp_path / "out.npy"))
+    assert found.records == 20 and found.seconds > 0 and found.path == str(tmp_path / "try.npy.job")

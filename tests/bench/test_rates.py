@@ -88,6 +88,19 @@ def test_workers_pay_as_long_as_they_scaled():
     assert rates.PAYS < 1
 
 
+def test_a_sweep_over_workers_says_how_many_pay(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "machine_name", lambda: "here")
+    swept = [
+        row("sweep_dcgan", "worker processes", "dcgan", 1, seconds, point=f"images={n}, workers={w}")
+        for n, w, seconds in ((10, 1, 1.0), (10, 2, 1.0), (1000, 1, 9.0), (1000, 2, 5.0))
+    ]
+    save(tmp_path, "here", [*swept, row("sweep_dcgan", "one process", "dcgan", 1, 1.0, point="batch=8")])
+    wanted = job("draw", 900, 1.0)
+    found = scaling(wanted, saved_rows(wanted, tmp_path), 100, 8)
+    assert (found.workers, found.faster, found.row.size) == (2, 1.8, "dcgan, 1,000 images")
+    assert scaling(wanted._replace(records=20), saved_rows(wanted, tmp_path), 100, 8).workers == 1
+
+
 def test_a_class_that_the_bench_has_not_is_measured_as_one_of_as_many_bits():
     wanted = job("generate", 1, 1.0)
     assert saving_command(wanted._replace(dtype="float16", threads=0)) == (

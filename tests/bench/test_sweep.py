@@ -175,12 +175,13 @@ def test_the_report_has_a_page_and_a_figure_for_each_sweep(tmp_path, swept, monk
     assert len(sweeps(read(tmp_path / "results"))) == 2
     write(tmp_path)
     found = read(tmp_path / "results")
-    assert {path.name for path in tmp_path.glob("results/here/*.svg")} == {
-        name.split("/")[1] for name in of_sweeps(found)
-    }
+    drawn = {name.split("/")[1] for name in of_sweeps(found)} | {"sides_conv3d-float32.svg"}
+    assert {path.name for path in tmp_path.glob("results/here/*.svg")} == drawn
     page = (tmp_path / "docs/results/sweeps.md").read_text()
     assert page.count("../../results/here/sweep_conv3d-") == 2 and "### tile on Here, float32" in page
     assert "sweeps.md" in (tmp_path / "docs/results/index.md").read_text()
     assert not (tmp_path / "docs/results/sweep_conv3d.md").exists()
-    assert 'id="sweep_conv3d"' in (tmp_path / "results/report.html").read_text()
+    assert "## conv3d on CPU and GPU" in page and "../../results/here/sides_conv3d-float32.svg" in page
+    html = (tmp_path / "results/report.html").read_text()
+    assert 'id="sweep_conv3d"' in html and 'id="sides"' in html
     assert write(tmp_path) == []

@@ -6,16 +6,17 @@ from tilewright.bench.job_ladders import JOBS, job_of
 from tilewright.bench.results import Row, read
 
 
+def run_of(job, **options):
+    """A made-up row of every step on the CPU, the last one first."""
+    for i, step in enumerate(reversed(job.cpu)):
+        yield Row(f"job_{job.name}", step.name, "8 planes", "float32", 2, 8, 2.0**i, 2.0**i, 2.0**i, 3,
+                  check="passed 0.10")  # fmt: skip
+
+
 @pytest.fixture
 def measured(monkeypatch):
-    """Nothing is measured: every step of the convolve job has a row, the last one first."""
-
-    def run(job, **options):
-        for i, step in enumerate(reversed(job.steps(options["device"]))):
-            yield Row(f"job_{job.name}", step.name, "8 planes", "float32", 2, 8, 2.0**i, 2.0**i, 2.0**i, 3,
-                      check="passed 0.10")  # fmt: skip
-
-    monkeypatch.setattr("tilewright.bench.job_ladders.run.run", run)
+    """Nothing is measured."""
+    monkeypatch.setattr("tilewright.bench.job_ladders.run.run", run_of)
 
 
 def test_steps_are_shown_as_they_come_and_then_in_order(run, measured):
@@ -41,6 +42,19 @@ def test_a_ladder_is_saved_with_its_figure(run, measured, tmp_path, monkeypatch)
 def test_list_names_every_step_with_its_idea(run, job, device):
     code, out, _ = run("ladder", "--job", job, "--device", device, "--list")
     assert code == 0 and all(step.name in out and step.idea in out for step in job_of(job).steps(device))
+
+
+def test_an_interrupted_ladder_has_its_last_steps(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, *_ = run_of(job_of("convolve"))
+
+    def broken(job, **options):
+        yield first
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tilewright.bench.job_ladders.run.run", broken)
+    assert run("ladder", "--job", "convolve", "--save")[0] == 130
+    assert [row.rung for row in read(tmp_path / "results")] == ["register blocks"]
 
 
 REFUSED = [

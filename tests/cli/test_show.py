@@ -6,7 +6,11 @@ import sys
 
 import pytest
 
+from tilewright.bench.kernels.compiled import Compiled
+from tilewright.bench.kernels.loops import Loop
 from tilewright.bench.roofs.limits import Roofs
+
+KERNEL = Compiled("made.up", Loop(("x:", "jmp x"), 8, True, 512, 10, 8))
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +34,7 @@ def test_idea_cost_and_source(run):
     assert code == 0 and "  idea: one thread per 8 elements of a column" in out
     assert "  stands on: simt.unrolled" in out and "  options: tile=64, wpt=8" in out
     assert "  0.001 GFLOP; 0.049 MB if each operand is read or written once, 10.7 operations per byte" in out
+    assert "  per element of the result: device memory 2 read, 1 written\n  shared memory 72 read, 2 written" in out
     assert "source: strip, tilewright/ops/matmul/simt/blocks.py, lines " in out
     assert "machine code: simt.strip is not compiled here" in out
 
@@ -59,3 +64,16 @@ def test_a_drawing_is_svg_and_follows_the_kernel(run):
     assert code == 0 and out.startswith("<svg ") and "A thread has a strip of 8 in a block of 64 x 64" in out
     code, _, errors = run("show", "matmul", "cpu.amx", "--drawing")
     assert code == 2 and "matmul.cpu.amx has no drawing; there is one for cpu.memory, " in errors
+
+
+def test_the_table_of_all_kernels(run, monkeypatch):
+    """Nothing is compiled: each kernel is a row without a loop."""
+    monkeypatch.setattr("tilewright.bench.kernels.table.compiled_kernels", lambda op, rung, case: [KERNEL])
+    code, out, errors = run("show", "softmax", "--save")
+    assert ["cpu.naive", "made.up", "512", "bits", "8", "10", "8"] in map(str.split, out.splitlines())
+    assert code == 0 and "kernels_softmax.csv" in out
+    assert "simt.naive: this machine has no NVIDIA driver" in errors or "GPU" in errors
+    code, _, errors = run("show", "softmax", "--code")
+    assert code == 2 and "--code is for one kernel" in errors
+    code, _, errors = run("show", "softmax", "cpu.naive", "--save")
+    assert code == 2 and "leave RUNG out" in errors

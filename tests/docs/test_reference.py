@@ -24,7 +24,8 @@ def text_of(page: str) -> str:
 def test_generated_pages_are_committed_as_the_code_makes_them():
     """So their links work in a clone. After a change of a docstring or an option: `make reference`."""
     made = hook("reference_pages")
-    assert not [page for page in made.PAGES if text_of(page) != made.text_of(page)]
+    stale = [page for page in made.PAGES if text_of(page) != made.text_of(page)]
+    assert not stale, "run `make reference` and commit the pages"
     assert {page.name for page in (DOCS / "reference/cli").iterdir()} == {f"{verb}.md" for verb in VERBS}
 
 

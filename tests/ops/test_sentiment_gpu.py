@@ -106,7 +106,7 @@ def rungs(op: str, *few: str):
                 yield pytest.param(rung, case, id=f"{rung.name}-{dtype}")
 
 
-@pytest.mark.parametrize(("rung", "case"), list(rungs("conv1d", "simt.naive", "simt.fused")))
+@pytest.mark.parametrize(("rung", "case"), list(rungs("conv1d", "simt.naive", "simt.fused", "simt.rows")))
 def test_a_samples_bits_do_not_depend_on_its_batch(rung, case, rng):
     sizes = (1, 2, 5, 33, 200) if ON_GPU else (1, 6)
     case = replace(case, B=max(sizes), L=17, O=40 if ON_GPU else 3, K=3, pool="max", stride=1, dilation=1, padding=0)

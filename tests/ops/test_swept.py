@@ -8,12 +8,18 @@ import pytest
 
 import gpu
 from compare import compare
+from tilewright.bench.sizes import conv1d
 from tilewright.errors import Refused
+from tilewright.ops.conv1d import ladder as conv1d_ladder
+from tilewright.ops.conv1d.operands import Window
+from tilewright.ops.conv1d.simt.form import form_for
+from tilewright.ops.core.gpu.limits import threads_for_row
 from tilewright.ops.core.ladder import operations, trying
 from tilewright.ops.matmul import ladder
 from tilewright.ops.matmul.problem import Case, Problem
 
 CASE = Case(10, 18, 34, bias=True, activation="relu", device="cuda")  # two steps along K with a tile of 32
+SMALL = Case(5, 7, 18, device="cuda")
 PROBLEM = Problem(18, 34, "float32", "cuda")
 
 
@@ -32,7 +38,8 @@ def test_swept_options_are_keywords_of_the_kernel_and_contain_the_default(op, ru
     parameters = inspect.signature(getattr(rung.run, "func", rung.run)).parameters
     for name, values in rung.swept.items():
         assert parameters[name].kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        assert rung.options[name] in values, f"{op}.{rung.name}: {name}"
+        chosen_by_the_problem = parameters[name].default is None and name not in rung.options
+        assert chosen_by_the_problem or rung.options[name] in values, f"{op}.{rung.name}: {name}"
 
 
 def varied():
@@ -101,6 +108,60 @@ def test_each_block_size_is_within_the_bound(op, name, rng):
     if (op, name) in TREES:
         with pytest.raises(Refused, match="block=96: a tree over the threads of a block needs a power of two"):
             gpu.check(op, rung.varied(block=96), case, rng)
+
+
+@pytest.mark.usefixtures("simulated_gpu")
+@pytest.mark.parametrize("name", ["simt.strip", "simt.registers"])
+def test_tiles_of_matmul_keep_the_bits(name, rng):
+    spec, bits = importlib.import_module("tilewright.bench.sizes.matmul"), set()
+    inputs, case = spec.make(SMALL, rng), SMALL
+    if why := ladder.rungs[name].refuses(case.problem):
+        pytest.skip("; ".join(why))
+    old = {"tile": 64, "wpt": 8} if name == "simt.strip" else {"T": 16, "V": 4}  # the defaults before
+    for rung in (ladder.rungs[name], ladder.rungs[name].varied(**old)):
+        with trying("matmul", rung):
+            bits.add(spec.bind_tensors(case, inputs, gpu.PLACE)().cpu().numpy().tobytes())
+    assert len(bits) == 1
+
+
+WINDOWS = [(4, 8), (8, 8), (8, 32), (16, 32)]  # filters, rows_per_block: beside the default of conv1d's simt.rows
+
+
+@pytest.mark.usefixtures("simulated_gpu")
+@pytest.mark.parametrize(("filters", "rows_per_block"), WINDOWS)
+def test_conv1d_rows_with_other_blocks(filters, rows_per_block, rng):
+    case = conv1d.Case(2, 12, 5, 3, 3, bias=True, activation="relu", pool="max", device="cuda")
+    rung = conv1d_ladder.rungs["simt.rows"]
+    if why := rung.refuses(case.problem):
+        pytest.skip("; ".join(why))
+    gpu.check("conv1d", rung.varied(filters=filters, rows_per_block=rows_per_block), case, rng, runs=1)
+
+
+REFUSED_WINDOWS = [
+    ({"filters": 6, "rows_per_block": 16}, "filters must be a multiple of 4, at most 128"),
+    ({"filters": 8, "rows_per_block": 12}, "rows_per_block must be 8, 16 or 32"),
+    ({"filters": 16, "rows_per_block": 8}, "a block would have 256 filters; the maximum is 128"),
+    ({"filters": 0, "rows_per_block": 8}, "each must be a positive integer"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), REFUSED_WINDOWS)
+def test_a_block_of_conv1d_rows_that_cannot_run_is_refused(options, why):
+    with pytest.raises(Refused, match=why):
+        form_for(12, 3, Window(), True, **options)
+
+
+def test_conv1d_rows_slides_in_registers_where_the_window_is_short():
+    textcnn, spread = form_for(16, 3, Window(), True, 8, 16), form_for(400, 9, Window(dilation=5), True, 8, 16)
+    assert (textcnn.positions, textcnn.taps, textcnn.quads, textcnn.depth, textcnn.aligned) == (14, 3, 4, 4, True)
+    assert (spread.taps, spread.split, spread.aligned) == (1, 9, False)
+    assert not form_for(16, 3, Window(padding=1), True, 8, 16).aligned
+    assert not form_for(16, 3, Window(), False, 8, 16).aligned
+
+
+@pytest.mark.parametrize(("C", "threads"), [(1, 64), (4096, 64), (4097, 1024)])
+def test_the_length_of_a_row_alone_chooses_the_block(C, threads):
+    assert threads_for_row(C) == threads
 
 
 REFUSED = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +46,18 @@ def saved_rows(job: Job, folder: Path = Path("results")) -> list[Row]:
     """Own measurements of this machine or its GPU in the job's accuracy class."""
     machine, dtype = machine_name() if job.threads else gpu_name(), measured_dtype(job)
     rows = [row for op in (WORKLOADS[job.verb], "scaling") for row in read(folder, machine, op)]
+    rows += _swept_workers(read(folder, machine, f"sweep_{WORKLOADS[job.verb]}"))
     return [row for row in rows if (row.machine, row.dtype) == (machine, dtype) and row.check != PEER]
+
+
+def _swept_workers(rows: list[Row]) -> Iterator[Row]:
+    """The points of `tilewright sweep --job` over records and workers, as rows of `bench scaling`."""
+    runs = {tuple(row.setting.items()): row for row in rows if row.runs and list(row.setting)[1:] == ["workers"]}
+    for (records, (name, workers)), row in runs.items():
+        if one := runs.get((records, (name, "1"))):
+            count, job = int(records[1]), row.op.removeprefix("sweep_")
+            size, faster = f"{job}, {count:,} {records[0]}", one.median_s / row.median_s
+            yield replace(row, op="scaling", size=size, label=workers, rows=count, versus_below=faster)
 
 
 def rate(job: Job, rows: list[Row]) -> Rate | None:

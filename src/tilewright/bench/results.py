@@ -96,6 +96,7 @@ class Row:
 
 _NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]")  # would end a row of a table
 COLUMNS = [field.name for field in fields(Row)]
+KERNELS = "kernels_"  # files of compiled kernels, which are no measurements; see `bench.kernels.table`
 LATER = {"session", "noise", "point"}  # columns that files of earlier versions lack
 
 
@@ -210,7 +211,8 @@ def read(folder: Path, machine: str = "*", op: str = "*") -> list[Row]:
 
     Raises InputError naming file and line if one does not hold rows.
     """
-    return [row for path in sorted(folder.glob(f"{machine}/{op}.csv")) for row in _rows(path)]
+    paths = [path for path in sorted(folder.glob(f"{machine}/{op}.csv")) if not path.name.startswith(KERNELS)]
+    return [row for path in paths for row in _rows(path)]
 
 
 def _rows(path: Path) -> Iterator[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import getdoc
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
@@ -18,6 +19,7 @@ from tilewright.ops.core.ladder import Ladder, Rung, in_words, operations
 
 if TYPE_CHECKING:
     from tilewright.bench.kernels.compiled import Compiled
+    from tilewright.bench.kernels.table import KernelRow
 
 SIZES, SHOWN = "Sizes", "What to show"  # groups of options
 LONGEST = 120  # lines of a loop that are printed
@@ -39,8 +41,13 @@ class Options:
         ),
     ]
     rung: Annotated[
-        str, Argument(metavar="RUNG", help="A kernel, as in `tilewright ladder OP --list`.", show_default=False)
-    ]
+        str,
+        Argument(
+            metavar="RUNG",
+            help="A kernel, as in `tilewright ladder OP --list`. Without it, a table of all kernels is made.",
+            show_default=False,
+        ),
+    ] = ""
     size: Annotated[
         str | None,
         Option(
@@ -74,6 +81,14 @@ class Options:
             rich_help_panel=SHOWN,
         ),
     ] = False
+    save: Annotated[
+        bool,
+        Option(
+            "--save",
+            help="Write the table of all kernels to results/ of the current directory, for `tilewright report`.",
+            rich_help_panel=SHOWN,
+        ),
+    ] = False
 
 
 @verb(Options)
@@ -83,15 +98,25 @@ def show(options: Options) -> None:
     \b
     tilewright show matmul cpu.packed
     tilewright show matmul simt.strip --drawing > strip.svg
+    tilewright show matmul --save
 
     A CPU kernel is compiled anew, which takes seconds: only then is its assembly there. A GPU kernel shows its
-    registers, shared memory and occupancy where there is a GPU; the rest needs none.
+    registers, shared memory and occupancy where there is a GPU; the rest needs none. Without RUNG all kernels that run
+    on this machine are compiled, which takes a minute, and listed in a table.
     """
-    ladder, rung = _found(options)
+    ladder = _ladder(options)
+    if not options.rung:
+        _table(options, ladder)
+        return
+    rung = _rung(options, ladder)
     case, lacking = _case(options, ladder, rung)
     every = not (options.source or options.code or options.drawing)
     if every:
-        put("\n".join([*_idea(ladder, rung), "", *_cost(ladder.op, case, lacking), ""]))
+        put(
+            "\n".join(
+                [*_idea(ladder, rung), "", *_cost(ladder.op, case, lacking), *_traffic(ladder.op, rung, case), ""]
+            )
+        )
     if every or options.source:
         put("\n".join(_source(rung)))
     if every or options.code:
@@ -100,18 +125,29 @@ def show(options: Options) -> None:
         put(_drawing(ladder.op, rung, alone=not every))
 
 
-def _found(options: Options) -> tuple[Ladder, Rung]:
-    """Raises UsageError for a name that does not exist, with the nearest ones that do."""
+def _ladder(options: Options) -> Ladder:
+    """Raises UsageError for an operation that does not exist, with the nearest one, and for options without effect."""
     from tilewright.bench.climb import parts
+
+    for name in () if options.rung else ("size", "dtype", "source", "code", "drawing"):
+        if getattr(options, name):
+            raise UsageError(f"show {options.op}: --{name} is for one kernel", remedy="name its rung after OP")
+    if options.rung and options.save:
+        raise UsageError(f"show {options.op} {options.rung}: --save is for the table of all kernels; leave RUNG out")
 
     if options.op not in operations():
         near = _near(options.op, operations())
         raise UsageError(f"there is no operation {options.op!r}{near}; the operations are {', '.join(operations())}")
-    ladder, _ = parts(options.op)
+    ladder: Ladder = parts(options.op)[0]
+    return ladder
+
+
+def _rung(options: Options, ladder: Ladder) -> Rung:
+    """Raises UsageError for a rung that does not exist, with the nearest one."""
     if options.rung not in ladder.rungs:
         near = _near(options.rung, ladder.rungs)
         raise UsageError(f"{options.op} has no rung {options.rung!r}{near}; it has {', '.join(ladder.rungs)}")
-    return ladder, ladder.rungs[options.rung]
+    return ladder.rungs[options.rung]
 
 
 def _near(name: str, names: Any) -> str:
@@ -126,23 +162,22 @@ def _case(options: Options, ladder: Ladder, rung: Rung) -> tuple[Any, list[str]]
     Raises Refused if the rung does not take the problem for a reason of its own.
     """
     from tilewright.bench.climb import parts
-    from tilewright.hardware.gpu import no_gpu
+    from tilewright.bench.kernels.table import case_for
 
+    case, lacking = case_for(ladder.op, rung)
+    if options.size is None and options.dtype is None:
+        return case, lacking
     _, spec = parts(ladder.op)
-    every = spec.sizes() if rung.name.startswith("cpu.") else spec.device_sizes()
-    reasons = {case: set(rung.refuses(case.problem)) for case in every}
-    lacking = set.intersection(*reasons.values())
-    if options.size is not None or options.dtype:
-        case = sized(ladder.op, every, options.size, options.dtype) if options.size else None
-        case = case or next((case for case in every if case.dtype == options.dtype), None)
-        if case is None:
-            raise UsageError(f"{ladder.op} has no size in --dtype {options.dtype} for {rung.name}")
-        if why := [reason for reason in rung.refuses(case.problem) if reason not in lacking]:
-            raise Refused(f"{ladder.op}.{rung.name} refuses {in_words(case.problem)}: {'; '.join(why)}")
+    every = spec.sizes() if case.device == "cpu" else spec.device_sizes()
+    if options.size is not None:
+        case = sized(ladder.op, every, options.size, options.dtype)
     else:
-        case = min(every, key=lambda case: len(reasons[case]))
-    missing = no_gpu() if case.device != "cpu" else None
-    return case, sorted(lacking | {missing} if missing else lacking)
+        case = next((case for case in every if case.dtype == options.dtype), None)
+    if case is None:
+        raise UsageError(f"{ladder.op} has no size in --dtype {options.dtype} for {rung.name}")
+    if why := [reason for reason in rung.refuses(case.problem) if reason not in lacking]:
+        raise Refused(f"{ladder.op}.{rung.name} refuses {in_words(case.problem)}: {'; '.join(why)}")
+    return case, lacking
 
 
 def _idea(ladder: Ladder, rung: Rung) -> list[str]:
@@ -199,6 +234,36 @@ def _roof(case: Any, flops: float, nbytes: float, lacking: list[str]) -> list[st
         f"{rate / roofs.copy_gbytes_s:,.1f} operations per byte",
         f"  {limit} is the limit: at least {least * 1e3:,.3f} ms",
     ]
+
+
+def _traffic(op: str, rung: Rung, case: Any) -> list[str]:
+    """The counted accesses per element of the result."""
+    from tilewright.bench.kernels.traffic import traffic_of
+
+    traffic = traffic_of(op, rung, case)
+    if traffic is None:
+        return []
+    where = "loads and stores" if case.device == "cpu" else "device memory"
+    lines = [f"  per element of the result: {where} {traffic.reads:,.6g} read, {traffic.writes:,.6g} written"]
+    if traffic.shared_writes:
+        reads = "read by the matrix units" if traffic.shared_reads is None else f"{traffic.shared_reads:,.6g} read"
+        lines.append(f"  shared memory {reads}, {traffic.shared_writes:,.6g} written")
+    return lines
+
+
+def _table(options: Options, ladder: Ladder) -> None:
+    """All kernels of the operation that run on this machine."""
+    from tilewright.bench.kernels.table import case_for, rows_of, save
+    from tilewright.bench.report.kernels import kernel_tables
+
+    rows: list[KernelRow] = []
+    for rung in ladder.rungs.values():
+        case, lacking = case_for(ladder.op, rung)
+        say(f"{rung.name}: {'; '.join(lacking) or 'compile'}", err=True)
+        rows += [] if lacking else rows_of(ladder.op, rung, case)
+    put("\n\n".join(table.text() for table in kernel_tables(rows)))
+    for path in save(Path("results"), rows) if options.save else ():
+        say(f"written to {path}")
 
 
 def _source(rung: Rung) -> list[str]:

@@ -65,7 +65,7 @@ KINDS = {
 }
 
 
-VERBS = {gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}  # all others classify
+VERBS = dict.fromkeys(KINDS, "classify") | {gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}
 
 
 def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config:
@@ -94,7 +94,7 @@ def config_of(path: str | os.PathLike[str], wanted: type | UnionType | None = No
     config = parse_config(read_config(path), path)
     if wanted is not None and not isinstance(config, wanted):
         names = [name for name, kind in KINDS.items() if issubclass(kind.config, wanted)]
-        remedy = f"use `tilewright {VERBS.get(config.model_type, 'classify')}` for a {config.model_type}"
+        remedy = f"use `tilewright {VERBS[config.model_type]}` for a {config.model_type}"
         what = f"the model is a {config.model_type}; a {' or '.join(names)} is wanted here"
         raise InputError(what, path=os.fspath(path), remedy=remedy)
     return config

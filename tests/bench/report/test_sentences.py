@@ -67,14 +67,14 @@ def swept(row, name, times, **more):
     [
         (
             {1: 1.0, 2: 0.52, 3: 0.53, 4: 0.6},
-            "the speed-up ends at 2 threads: the machine has 2 cores, 1.92 times as fast as one; Amdahl's serial share "
+            "the speed-up ends at 2 threads, 1.92 times as fast as one: the machine has 2 cores. Amdahl's serial share "
             "is 4 %.",
         ),
         (
             {1: 1.0, 2: 0.99, 4: 1.2},
-            "the speed-up ends at 1 thread: the machine has 2 cores, 1.00 times as fast as one",
+            "the speed-up ends at 1 thread, although the machine has 2 cores.",
         ),
-        ({2: 1.0, 4: 0.5}, "the speed-up ends at 4 threads: the machine has 2 cores."),
+        ({2: 1.0, 4: 0.5}, "the speed-up ends at 4 threads, although the machine has 2 cores."),
         ({1: 1.0, 2: 1.01}, "threads makes no difference; all points are within 1.0%."),
     ],
 )

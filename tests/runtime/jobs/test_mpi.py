@@ -19,6 +19,7 @@ from tilewright.runtime.engines.mpi import gpu_names
 from tilewright.runtime.engines.schedule import KILLS, TRIES
 from tilewright.runtime.jobs import durable
 from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.status import status
 
 MPIEXEC = next((path for path in (Path(sys.executable).with_name("mpiexec"), shutil.which("mpiexec")) if path), None)
 missing = not MPIEXEC or not Path(MPIEXEC).exists() or not importlib.util.find_spec("mpi4py")
@@ -79,6 +80,10 @@ def test_any_number_of_ranks(place, ranks, count):
     begun = place.begun()
     assert sorted(shard for shard, _, _ in begun) == list(range(10))
     assert {rank for _, _, rank in begun} == set(range(count))
+    found = status(place.output).workers
+    assert [(one.worker, one.host) for one in found] == [(rank, os.uname().nodename) for rank in range(count)]
+    assert all(one.device.startswith("core") == (count > 1) for one in found)
+    assert sum(one.records for one in found) == 40
 
 
 def test_a_resume(place, ranks):

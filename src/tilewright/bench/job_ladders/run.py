@@ -14,8 +14,8 @@ from tilewright.errors import InternalError
 from tilewright.ops.core.ladder import forcing
 from tilewright.ops.core.launch import thread_count, threads
 
-ROUNDS = 3  # of a naive step, each takes seconds
-ROUND_S, QUICK_ROUND_S = 4.0, 0.3  # a step that takes longer runs on fewer records
+ROUNDS = 5  # odd, so that the median is one of them
+ROUND_S, QUICK_ROUND_S = 0.3, 0.1  # a step that takes longer runs on fewer records
 BATCH, QUICK_BATCH = 16, 4  # records that a step runs on at least, unless it takes fewer per call
 PATIENCE = 2  # times the limit that these may take before they are timed only once
 GROWTH = 16  # times more records in the next probe, at most: a small batch is slower per record than a large one

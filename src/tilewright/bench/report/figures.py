@@ -58,18 +58,18 @@ def ladder_figure(rows: list[Row], ladder: Ladder) -> str:
     first = cell[names[0]]
     rates, unit = {name: rate(cell[name])[0] or 0.0 for name in names}, rate(first)[1]
     roof = max(rates[name] / (cell[name].roof_share or math.inf) for name in names)
-    x = _axis([*filter(None, rates.values()), roof or 1.0])
+    x = axis_for([*filter(None, rates.values()), roof or 1.0])
     title = f"{ladder.op}, {first.dtype}: {first.label + ', ' if first.label else ''}{size_of(first)}"
-    heading, y = _heading(title, f"{device_of(first.threads)}; {origin(list(cell.values()))}")
+    head, y = heading(title, f"{device_of(first.threads)}; {origin(list(cell.values()))}")
     top = y + 30
     bottom = top + STEP * len(names)
-    parts = [*heading, *_scale(x, bottom, f"{unit}, logarithmic; x: gain over the rung below")]
+    parts = [*head, *scale(x, bottom, f"{unit}, logarithmic; x: gain over the rung below")]
     if roof:
         side = "end" if x(roof) > WIDTH / 2 else "start"
         parts.append(text(x(roof), top - 6, f"measured roof {three(roof)}", "axis", colour="roof", anchor=side))
     for i, name in enumerate(names):
         end = x(rates[name]) if rates[name] else x.start
-        parts += _bar(top + i * STEP, cell[name], three(rates[name]), cell[name].versus_below, end)
+        parts += bar(top + i * STEP, cell[name], three(rates[name]), cell[name].versus_below, end)
         if roof:
             y = top + i * STEP
             parts.append(line(x(roof), y + 18, x(roof), y + 33, "roof", ' stroke-width="2"'))
@@ -81,14 +81,14 @@ def job_figure(rows: list[Row]) -> str:
     first = rows[0]
     rates = [row.rows / row.median_s for row in rows]
     title = f"{first.op}, {first.dtype}: {size_of(first)}"
-    heading, y = _heading(title, f"{device_of(first.threads)}; {origin(rows)}")
+    head, y = heading(title, f"{device_of(first.threads)}; {origin(rows)}")
     top = y + 10
     bottom = top + STEP * len(rows)
     axis = f"{UNITS[first.op]}; x: gain over the peer"
-    parts = [*heading, text(WIDTH / 2, bottom + 18, axis, "axis name", colour="faint", anchor="middle")]
+    parts = [*head, text(WIDTH / 2, bottom + 18, axis, "axis name", colour="faint", anchor="middle")]
     for i, (row, speed) in enumerate(zip(rows, rates, strict=True)):
         end = MARGIN + (WIDTH - 2 * MARGIN) * speed / max(rates)
-        parts += _bar(top + i * STEP, row, three(speed), None if row.check == PEER else row.peer_ratio, end)
+        parts += bar(top + i * STEP, row, three(speed), None if row.check == PEER else row.peer_ratio, end)
     return figure(WIDTH, bottom + 30, title, parts)
 
 
@@ -97,22 +97,22 @@ def steps_figure(rows: list[Row], title: str, unit: str) -> str:
     before."""
     rates = [row.rows / row.median_s for row in rows]
     where = device_of(max(row.threads for row in rows))
-    heading, y = _heading(title, f"{where}; {origin(rows)}")
+    head, y = heading(title, f"{where}; {origin(rows)}")
     top = y + 10
-    bottom, x = top + STEP * len(rows), _axis(rates)
-    parts = [*heading, *_scale(x, bottom, f"{unit}/s, logarithmic; x: factor over the step before")]
+    bottom, x = top + STEP * len(rows), axis_for(rates)
+    parts = [*head, *scale(x, bottom, f"{unit}/s, logarithmic; x: factor over the step before")]
     for i, (row, speed) in enumerate(zip(rows, rates, strict=True)):
-        parts += _bar(top + i * STEP, row, three(speed), row.versus_below, x(speed))
+        parts += bar(top + i * STEP, row, three(speed), row.versus_below, x(speed))
     return figure(WIDTH, bottom + 44, title, parts)
 
 
-def _axis(values: list[float]) -> LogAxis:
+def axis_for(values: list[float]) -> LogAxis:
     """From a power of ten below the values, so that near values have near lengths, to a little above them."""
     low = 10.0 ** math.floor(math.log10(min(values) / 1.1))
     return LogAxis(low, 1.15 * max(values), MARGIN, WIDTH - MARGIN)
 
 
-def _heading(title: str, below: str) -> tuple[list[str], float]:
+def heading(title: str, below: str) -> tuple[list[str], float]:
     """(the title, then where and when it was measured; the base line of the last line)."""
     parts, y = [], 8.0
     for words in wrapped(title, WIDTH - 2 * MARGIN, 15):
@@ -125,7 +125,7 @@ def _heading(title: str, below: str) -> tuple[list[str], float]:
     return parts, y + 2
 
 
-def _scale(x: LogAxis, y: float, name: str) -> Iterator[str]:
+def scale(x: LogAxis, y: float, name: str) -> Iterator[str]:
     """The values of the axis below the bars, which end at y, and its name."""
     for tick in x.few():
         at = x(tick)
@@ -135,11 +135,11 @@ def _scale(x: LogAxis, y: float, name: str) -> Iterator[str]:
     yield text((x.start + x.end) / 2, y + 34, name, "axis name", colour="faint", anchor="middle")
 
 
-def _bar(y: float, row: Row, value: str, gain: float | None, end: float) -> Iterator[str]:
-    """The name, the value and the gain, and below them the bar on its track; it ends at `end`."""
+def bar(y: float, row: Row, value: str, gain: float | None, end: float, *, name: str = "") -> Iterator[str]:
+    """The name, the value and the gain, and below them the bar on its track; it ends at `end`. name: not the rung's."""
     engine = row.rung.partition(".")[0]
     colour = "peer" if row.check == PEER else engine if engine in ENGINES else "ours"
-    yield text(MARGIN, y + 15, row.rung, "label")
+    yield text(MARGIN, y + 15, name or row.rung, "label")
     yield text(WIDTH - MARGIN - GAIN, y + 15, value, "label", anchor="end")
     if gain:
         yield text(WIDTH - MARGIN, y + 15, f"{times(gain)} x", "label", colour="faint", anchor="end")

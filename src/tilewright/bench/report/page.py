@@ -9,6 +9,7 @@ from tilewright.bench.report.job_ladders import MEASURED, job_ladders, job_name,
 from tilewright.bench.report.pages import METHOD, READING, SWEPT, jobs, without
 from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.shown import by_machine
+from tilewright.bench.report.side_by_side import side_table
 from tilewright.bench.report.svg import page_rules
 from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
 from tilewright.bench.report.tables import (
@@ -55,7 +56,7 @@ def page(
 ) -> str:
     """The page as HTML text; the same rows give the same bytes. drawings: of `figures.of_results`, `sweeps.of_sweeps`
     and `job_ladders.of_jobs`. swept: the rows of sweeps. stepwise: those of ladders of jobs."""
-    sections = [*_sections(by_op, ladders, drawings), *_steps(stepwise, drawings), *_sweeps(swept, drawings)]
+    sections = [*_sections(by_op, ladders, drawings), *_steps(stepwise, drawings), *_sweeps(swept, by_op, drawings)]
     return html_page("tilewright, measured", METHOD, _headline(by_op), sections)
 
 
@@ -158,7 +159,7 @@ def _steps(stepwise: Sequence[Row], drawings: dict[str, str]) -> Iterator[Sectio
         yield Section("From naive to today's", f"steps-{name}", name, content)
 
 
-def _sweeps(swept: Sequence[Row], drawings: dict[str, str]) -> Iterator[Section]:
+def _sweeps(swept: Sequence[Row], by_op: dict[str, list[Row]], drawings: dict[str, str]) -> Iterator[Section]:
     for op, rows in groups(swept, lambda row: row.op).items():
         content = _note(SWEPT)
         for machine, own in groups(rows, lambda row: row.machine).items():
@@ -166,6 +167,9 @@ def _sweeps(swept: Sequence[Row], drawings: dict[str, str]) -> Iterator[Section]
             tables = [sweep_table(some) for some in sweeps(own).values()]
             content += _heading(machine) + _figures(lines) + _details("Every point", tables)
         yield Section("Sweeps", op, op.removeprefix(PREFIX), content)
+    if sides := side_table([*by_op.get("conv3d", []), *swept]):
+        bars = [svg for name, svg in drawings.items() if "/sides_" in name]
+        yield Section("Sweeps", "sides", "conv3d on CPU and GPU", _figures(bars) + _details("Every bar", [sides]))
 
 
 def _cards(machines: dict[str, list[Row]]) -> str:

@@ -3,9 +3,13 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
+from tilewright.bench.kernels.table import KernelRow
 from tilewright.bench.report.job_ladders import MEASURED, job_ladders, job_name, job_table, published_table
+from tilewright.bench.report.kernels import kernel_tables
 from tilewright.bench.report.shown import by_machine
+from tilewright.bench.report.side_by_side import side_table
 from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
 from tilewright.bench.report.tables import (
     WHY_ABOVE,
@@ -103,17 +107,20 @@ def pages(
     figures: list[str],
     swept: list[Row],
     stepwise: list[Row],
+    compiled: dict[str, list[KernelRow]],
 ) -> dict[str, str]:
     """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg". swept: the
-    rows of sweeps; stepwise: those of ladders of jobs. Without such rows there is no such page."""
+    rows of sweeps; stepwise: those of ladders of jobs; without such rows there is no such page. compiled: operation ->
+    rows of its compiled kernels."""
     machines = list(by_machine(by_op))
     written = {"index.md": _index(by_op, ladders, swept, stepwise)}
     if stepwise:
         written["job-ladders.md"] = _page(_steps(stepwise, figures))
     if swept:
-        written["sweeps.md"] = _page(_sweeps(swept, figures))
+        written["sweeps.md"] = _page(_sweeps(swept, by_op, figures))
     for op, ladder in ladders.items():
-        written[f"{op}.md"] = _page(_operation(by_op.get(op, []), ladder, machines, figures))
+        parts = _operation(by_op.get(op, []), ladder, machines, figures)
+        written[f"{op}.md"] = _page(chain(parts, _compiled(op, compiled.get(op, []))))
     for name, job in jobs(by_op, ladders).items():
         written[f"{name}.md"] = _page(_job(name, job, by_op, machines, figures))
     return written
@@ -130,6 +137,14 @@ def without(rows: list[Row], machines: list[str]) -> str:
     """One sentence: which machines have no rows here; empty if each has."""
     missing = [machine_title(name) for name in machines if all(row.machine != name for row in rows)]
     return f"No rows from: {'; '.join(missing)}." if missing else ""
+
+
+def _compiled(op: str, rows: list[KernelRow]) -> Iterator[str]:
+    """What the compilers made of the kernels."""
+    if rows:
+        yield "## Compiled kernels"
+        yield f"`tilewright show {op} --save` wrote these rows. `tilewright show {op} RUNG` shows the code."
+        yield from (table.markdown() for table in kernel_tables(rows))
 
 
 def _page(parts: Iterator[str]) -> str:
@@ -176,7 +191,7 @@ def _job(name: str, job: Job, by_op: dict[str, list[Row]], machines: list[str], 
     yield without(rows, machines)
 
 
-def _sweeps(swept: list[Row], figures: list[str]) -> Iterator[str]:
+def _sweeps(swept: list[Row], by_op: dict[str, list[Row]], figures: list[str]) -> Iterator[str]:
     yield "# Sweeps"
     yield f"{SWEPT} [How to sweep](../guide/sweep.md)."
     for op, rows in groups(swept, lambda row: row.op).items():
@@ -185,6 +200,10 @@ def _sweeps(swept: list[Row], figures: list[str]) -> Iterator[str]:
             yield f"### {' and '.join(names.split('-'))} on {machine_title(machine)}, {dtype}"
             yield _images(figures, f"{machine}/{op}-{names}-{dtype}.svg")
             yield sweep_table(some).markdown()
+    if sides := side_table([*by_op.get("conv3d", []), *swept]):
+        yield "## conv3d on CPU and GPU"
+        yield _images(figures, *(f"{row.machine}/sides_" for row in swept))
+        yield sides.markdown()
 
 
 def _steps(stepwise: list[Row], figures: list[str]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Scaling as line figures: the speed-up against the number of workers, and the curves of the fitted laws."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def of_scaling(rows: list[Row]) -> dict[str, str]:
     for (machine, job, engine, dtype), some in by_figure.items():
         found = [curve for curve in _latest(curves(some)) if len(curve.rows) > 1]
         if found:
-            drawn[f"{machine}/scaling-{job}-{engine}-{dtype}.svg"] = scaling_figure(found)
+            slug = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")
+            drawn[f"{machine}/scaling-{slug}-{engine}-{dtype}.svg"] = scaling_figure(found)
     return drawn
 
 

@@ -112,14 +112,21 @@ def _thread_sweep(curve: SweepCurve) -> list[str]:
     cores = cores_of(curve.rows[0].machine)
     fastest = min(by_count.values())
     end = min(count for count, seconds in by_count.items() if seconds <= fastest * SAME)
-    why = f": the machine has {cores} core{'s' * (cores != 1)}" if cores else ""
-    told = f"{curve.name}: the speed-up ends at {end} thread{'s' * (end != 1)}{why}"
-    if 1 not in by_count:
-        return [f"{told}."]
-    speedups = {count: by_count[1] / seconds for count, seconds in by_count.items() if count <= (cores or end)}
+    told = f"{curve.name}: the speed-up ends at {end} thread{'s' * (end != 1)}"
+    if 1 in by_count and end > 1:
+        told += f", {times(by_count[1] / by_count[end])} times as fast as one"
+    told += f"{_cores_beside(end, cores)}."
+    speedups = {count: by_count.get(1, 0.0) / seconds for count, seconds in by_count.items() if count <= (cores or end)}
     law = amdahl(speedups)
-    share = f"; Amdahl's serial share is {100 * law.serial:.2g} %" if law else ""
-    return [f"{told}, {times(by_count[1] / by_count[end])} times as fast as one{share}."]
+    return [f"{told} Amdahl's serial share is {100 * law.serial:.2g} %." if law else told]
+
+
+def _cores_beside(end: int, cores: int | None) -> str:
+    """Why a speed-up over threads ends where it does: a clause, empty for an unknown number of cores."""
+    if cores is None:
+        return ""
+    have = f"the machine has {cores} core{'s' * (cores != 1)}"
+    return f": {have}" if end == cores else f", although {have}"
 
 
 def scaling_sentences(curve: Curve) -> list[str]:

@@ -9,10 +9,13 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from tilewright.bench.kernels.table import read as read_kernels
 from tilewright.bench.report import figures, headline, page, pages, svg
 from tilewright.bench.report.job_ladders import is_job_ladder, of_jobs
+from tilewright.bench.report.kernels import traffic_table
 from tilewright.bench.report.scaling import of_scaling
 from tilewright.bench.report.shown import shown
+from tilewright.bench.report.side_by_side import of_sides
 from tilewright.bench.report.sweeps import is_sweep, of_sweeps
 from tilewright.bench.report.tables import bench_tables, ladder_tables, sizes_tables
 from tilewright.bench.report.transcript import transcript
@@ -21,7 +24,7 @@ from tilewright.errors import InputError
 from tilewright.formats.files import naming
 from tilewright.ops.core.ladder import Ladder, operations
 
-BEGIN = re.compile(r"^<!-- (ladder|sizes|bench|headline|demo):(\S+) -->$", re.MULTILINE)
+BEGIN = re.compile(r"^<!-- (ladder|sizes|bench|headline|demo|traffic):(\S+) -->$", re.MULTILINE)
 UNMEASURED = "Not measured yet: `make bench` does."
 
 
@@ -40,7 +43,7 @@ def write(root: Path) -> list[Path]:
     stepwise = [row for row in rows if is_job_ladder(row)]
     by_op = shown([row for row in rows if not (is_sweep(row) or is_job_ladder(row))], all_ladders)
     drawings = figures.of_results(by_op, all_ladders) | of_sweeps(swept) | of_scaling(by_op.get(SCALING, []))
-    drawings |= of_jobs(stepwise)
+    drawings |= of_sides([*by_op.get("conv3d", []), *swept]) | of_jobs(stepwise)
     made = {}
     for path in [root / "README.md", *sorted((docs / "learn").glob("*.md"))]:
         if path.exists():
@@ -50,7 +53,8 @@ def write(root: Path) -> list[Path]:
     made |= {results / name: svg.standalone(drawing) for name, drawing in drawings.items()}
     if picture := headline.picture(by_op, all_ladders):
         made[results / headline.PICTURE] = svg.standalone(picture)
-    written = pages.pages(by_op, all_ladders, list(drawings), swept, stepwise)
+    compiled = {op: read_kernels(results, op) for op in all_ladders}
+    written = pages.pages(by_op, all_ladders, list(drawings), swept, stepwise, compiled)
     made |= {docs / "results" / name: text for name, text in written.items()}
     made[results / "report.html"] = page.page(by_op, all_ladders, drawings, swept, stepwise)
     changed = [path for path, text in made.items() if write_text(path, text)]
@@ -88,6 +92,8 @@ def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: d
         if kind in ("ladder", "sizes") and name not in all_ladders:
             known = ", ".join(all_ladders)
             raise InputError(f"there is no operation {name!r}; the operations are {known}", path=path, where=where)
+        if kind == "traffic" and name != "matmul":
+            raise InputError(f"traffic is counted for matmul, not for {name!r}", path=path, where=where)
         if kind == "headline" and name not in headline.SECTIONS:
             known = ", ".join(headline.SECTIONS)
             raise InputError(f"there is no section {name!r}; the sections are {known}", path=path, where=where)
@@ -102,6 +108,8 @@ def _tables(kind: str, name: str, by_op: dict[str, list[Row]], all_ladders: dict
     rows = by_op.get(name, [])
     if kind == "headline":
         return headline.SECTIONS[name](by_op, all_ladders)
+    if kind == "traffic":
+        return traffic_table(rows, all_ladders[name]).markdown()
     if kind == "bench":
         tables = bench_tables(rows)
     else:

@@ -107,7 +107,7 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
             Row(
                 op="scaling",
                 rung=f"{setting.engine}, {workers}",
-                size=f"{job}, {count:,} {RECORDS[job]}",
+                size=f"{job}{' (tiny)' * setting.tiny}, {count:,} {RECORDS[job]}",  # tiny rows stand for no real job
                 dtype=setting.dtype,
                 threads=setting.cores,
                 rows=count,

@@ -28,7 +28,7 @@ ladder = Ladder(
          kernel="layernorm.simt.rows:naive"),
     Rung("simt.shared", after="simt.naive", needs=SIMT,
          idea="one block per row; its threads combine their sums in shared memory, as a tree",
-         kernel="layernorm.simt.rows:shared", options={"block": 256}, swept={"block": BLOCKS}),
+         kernel="layernorm.simt.rows:shared", swept={"block": BLOCKS}),
     Rung("simt.shuffles", after="simt.shared", needs=SIMT,
          idea="the threads of a warp exchange registers instead of shared memory",
          kernel="layernorm.simt.rows:shuffles"),

@@ -27,7 +27,7 @@ ladder = Ladder(
          kernel="softmax.simt.rows:naive"),
     Rung("simt.shared", after="simt.naive", needs=SIMT,
          idea="one block per row; its threads combine their results in shared memory, as a tree",
-         kernel="softmax.simt.rows:shared", options={"block": 256}, swept={"block": BLOCKS}),
+         kernel="softmax.simt.rows:shared", swept={"block": BLOCKS}),
     Rung("simt.shuffles", after="simt.shared", needs=SIMT,
          idea="the threads of a warp exchange registers instead of shared memory",
          kernel="softmax.simt.rows:shuffles"),

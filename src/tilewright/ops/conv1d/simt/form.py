@@ -11,6 +11,7 @@ THREADS = 128  # per block: four warps, each 8 rows by 4 groups of filters
 STRAIGHT = 1400  # multiply-adds in the unrolled loop: with more, the instruction cache is too small
 DEEPEST = 8  # channels per step, the maximum
 COLUMNS = 128  # filters per block of `rows`, the maximum: weights are padded to a multiple
+MOST_POSITIONS = 16  # of a thread of `rows`
 MOST_SUMS = 128  # of a thread of `rows`, half of its registers
 LONGEST_ROW = 32  # elements of x that a thread of `rows` has in registers
 BEYOND = 32  # rows of weights that a block may load past the last
@@ -71,10 +72,11 @@ class Form:
         return self.filters * self.positions
 
 
-def form_for(x, K: int, window: Window, filters: int, rows_per_block: int) -> Form:
-    """The form of `rows`: as many positions per thread as its registers hold, in pieces of equal length.
+def form_for(L: int, K: int, window: Window, whole_quads: bool, filters: int, rows_per_block: int) -> Form:
+    """The form of `rows` for x (B, C, L): as many positions per thread as its registers hold, in equal pieces.
 
-    The window slides over a row in registers if that has at most LONGEST_ROW elements; else each tap is a channel.
+    whole_quads: x starts at a multiple of 16 bytes. The window slides over a row in registers if that has at most
+    LONGEST_ROW elements; else each tap is a channel. Raises Refused for options that cannot run.
     """
     options = {"filters": filters, "rows_per_block": rows_per_block}
     check_block(options)
@@ -85,12 +87,11 @@ def form_for(x, K: int, window: Window, filters: int, rows_per_block: int) -> Fo
         raise Refused(f"{given}: rows_per_block must be 8, 16 or 32")
     if (width := THREADS // rows_per_block * filters) > COLUMNS:
         raise Refused(f"{given}: a block would have {width} filters; the maximum is {COLUMNS}")
-    L, P = x.shape[2], window.positions(x.shape[2], K)
-    pieces = -(-P // min(16, MOST_SUMS // filters))
+    P = window.positions(L, K)
+    pieces = -(-P // min(MOST_POSITIONS, MOST_SUMS // filters))
     positions = -(-P // pieces)
-    length = (positions - 1) * window.stride + window.span(K)
-    if length > LONGEST_ROW:
+    if (positions - 1) * window.stride + window.span(K) > LONGEST_ROW:
         return Form(filters, positions, rows_per_block, 1, 1, 1, K, aligned=False)
     starts = (window.padding, L, positions * window.stride if pieces > 1 else 0)
-    aligned = not any(start % QUAD for start in starts) and x.data_ptr() % (4 * QUAD) == 0
+    aligned = whole_quads and not any(start % QUAD for start in starts)
     return Form(filters, positions, rows_per_block, K, window.stride, window.dilation, K, aligned)

@@ -2,7 +2,7 @@
 
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window
 from tilewright.ops.conv1d.simt import naive, tiles
-from tilewright.ops.conv1d.simt.form import BEYOND, COLUMNS, DEEPEST, THREADS, form_for
+from tilewright.ops.conv1d.simt.form import BEYOND, COLUMNS, DEEPEST, QUAD, THREADS, form_for
 from tilewright.ops.conv1d.simt.rows import Job, rows
 from tilewright.ops.core.gpu.simt import launch
 
@@ -44,7 +44,9 @@ def lay_out(weight, rung: str, dtype: str) -> Packed:
     return Packed(rung, O, C, K, "float32", data)
 
 
-def convolve_rows(x, weights: Packed, out, window: Window, epilogue: Epilogue, *, filters: int, rows_per_block: int):
+def convolve_rows(
+    x, weights: Packed, out, window: Window, epilogue: Epilogue, *, filters: int, rows_per_block: int
+) -> None:
     """x (B, C, L) convolved into contiguous out by `rows`, with weights from `lay_out`.
 
     filters: per thread, a multiple of 4. rows_per_block: pieces of samples per block, 8, 16 or 32. Raises Refused for
@@ -52,7 +54,8 @@ def convolve_rows(x, weights: Packed, out, window: Window, epilogue: Epilogue, *
     """
     x = x.float().contiguous()
     B, P = len(x), window.positions(x.shape[2], weights.K)
-    form = form_for(x, weights.K, window, filters, rows_per_block)
+    whole_quads = x.data_ptr() % (QUAD * x.element_size()) == 0
+    form = form_for(x.shape[2], weights.K, window, whole_quads, filters, rows_per_block)
     pieces = -(-P // form.positions)
     job = Job(
         pieces, P, window.stride, window.padding, window.dilation, epilogue.activation == "relu", bool(epilogue.pool)

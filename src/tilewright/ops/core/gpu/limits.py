@@ -6,6 +6,9 @@ from tilewright.errors import Refused
 
 THREADS_LIMIT = 1024  # threads of a block
 SHARED_LIMIT = 48 << 10  # bytes of shared memory that a block has unless it asks for more
+# Threads of a block with one row. On an H100, 65,536 rows of 1,024 took softmax 0.29 ms with 64 threads and 0.41 with
+# 256: each barrier waits for the last warp. 1,024 rows of 50,257 took 1.10 ms with 64 and 0.42 with 1,024.
+SHORT_ROW, FEW_THREADS, MANY_THREADS = 4096, 64, 1024
 
 
 def check_block(options: Mapping[str, int], *, threads: int = 1, shared: int = 0) -> None:
@@ -20,6 +23,11 @@ def check_block(options: Mapping[str, int], *, threads: int = 1, shared: int = 0
         raise Refused(f"{given}: a block would have {threads:,} threads; the maximum is {THREADS_LIMIT:,}")
     if shared > SHARED_LIMIT:
         raise Refused(f"{given}: a block would use {shared:,} bytes of shared memory; the maximum is {SHARED_LIMIT:,}")
+
+
+def threads_for_row(C: int) -> int:
+    """Threads of a block that reduces one row of C elements. C alone decides, so a row's bits depend on C alone."""
+    return FEW_THREADS if C <= SHORT_ROW else MANY_THREADS
 
 
 def check_threads(block: int, *, power: bool = False) -> None:

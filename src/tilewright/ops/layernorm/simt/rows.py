@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numba import cuda, float32
 
-from tilewright.ops.core.gpu.limits import check_threads
+from tilewright.ops.core.gpu.limits import check_threads, threads_for_row
 from tilewright.ops.core.gpu.registers import load4, store4
 from tilewright.ops.core.gpu.simt import kernel, launch
 from tilewright.ops.core.gpu.warp import THREADS, WARP, WARPS, block_sum, over_tree, plus, warp_sum
@@ -83,12 +83,13 @@ def _tree(block: int):
     return row_per_block(over_tree(plus, block), block, block)
 
 
-def shared(x, weight, bias, eps: float, out, *, block: int) -> None:
-    """Adds as a tree in shared memory: ten barriers per sum of 256 values.
+def shared(x, weight, bias, eps: float, out, *, block: int | None = None) -> None:
+    """Adds as a tree in shared memory: eight barriers per sum of 64 values.
 
-    block: threads per block, a power of two. Another number adds in another order, so it may change bits. Raises
-    Refused for a block that cannot run.
+    block: threads per block, a power of two; by default `threads_for_row` chooses it. Another number adds in another
+    order, so it may change bits. Raises Refused for a block that cannot run.
     """
+    block = threads_for_row(x.shape[1]) if block is None else block
     check_threads(block, power=True)
     _tree(block)(x, weight, bias, eps, out)
 

@@ -10,7 +10,7 @@ from functools import cache
 
 from numba import cuda, float32, float64
 
-from tilewright.ops.core.gpu.limits import check_threads
+from tilewright.ops.core.gpu.limits import check_threads, threads_for_row
 from tilewright.ops.core.gpu.registers import load4, store4
 from tilewright.ops.core.gpu.simt import inline, kernel, launch
 from tilewright.ops.core.gpu.warp import (
@@ -96,12 +96,13 @@ def _tree(block: int):
     return row_per_block(over_tree(larger, block), over_tree(plus, block), block, block)
 
 
-def shared(x, out, *, block: int) -> None:
-    """Combines as a tree in shared memory: ten barriers per reduction of 256 values.
+def shared(x, out, *, block: int | None = None) -> None:
+    """Combines as a tree in shared memory: eight barriers per reduction of 64 values.
 
-    block: threads per block, a power of two. Another number adds in another order, so it may change bits. Raises
-    Refused for a block that cannot run.
+    block: threads per block, a power of two; by default `threads_for_row` chooses it. Another number adds in another
+    order, so it may change bits. Raises Refused for a block that cannot run.
     """
+    block = threads_for_row(x.shape[1]) if block is None else block
     check_threads(block, power=True)
     _tree(block)(x, out)
 

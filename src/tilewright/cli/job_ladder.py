@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -52,11 +53,6 @@ def job_ladder(name: str, given: Mapping[str, Any]) -> None:
         return
     rows = _measured(job, options, counts[0] if counts else None)
     show(f"{_table(rows)}\n{LEGEND}")
-    if options.save:
-        from tilewright.bench.report.job_ladders import save_job
-
-        for path in save_job(rows):
-            say(f"written to {path}")
 
 
 def _own(job: str, given: Mapping[str, Any]) -> JobOptions:
@@ -84,6 +80,7 @@ def _measured(job: Job, options: JobOptions, count: int | None) -> list[Row]:
     """The rows in the order of the ladder. Each step is shown as soon as it is measured, the last one first."""
     from tilewright.bench.job_ladders.run import run, with_factors
     from tilewright.bench.noise import Watch, warning
+    from tilewright.bench.report.job_ladders import save_job
     from tilewright.bench.report.tables import three
     from tilewright.ops.core.launch import threads
     from tilewright.runtime.devices import place_for
@@ -95,11 +92,16 @@ def _measured(job: Job, options: JobOptions, count: int | None) -> list[Row]:
         and not options.save
     ):
         raise typer.Exit
+    files: list[Path] = []
     with threads(count):
         for row in run(job, device=options.device, count=options.count, quick=options.quick):
             rows.append(row)
             say(f"  {row.rung}: {three(row.rows / row.median_s)} {job.unit}/s, {row.check}")
+            if options.save:  # step by step: an interrupted ladder has its last steps
+                files = save_job(watch.noted(with_factors(rows)))
     rows = watch.noted(with_factors(rows))
+    for path in files:
+        say(f"written to {path}")
     if text := warning(rows):
         say(text, err=True)
     return rows

@@ -149,6 +149,8 @@ def ladder(options: Options) -> None:
 
         job_ladder(options.job, vars(options))
         return
+    for name in [name for name in ("count", "quick") if getattr(options, name)]:
+        raise typer.BadParameter("it is for a whole job: name one with --job", param_hint=f"--{name}")
     if not options.op:
         _show_operations(options)
         return
@@ -263,8 +265,6 @@ def _check(options: Options) -> None:
     from tilewright.errors import UsageError
 
     op = options.op
-    for name in [name for name in ("count", "quick") if getattr(options, name)]:
-        raise UsageError(f"ladder {op}: --{name} is for a whole job", remedy="name one with --job")
     for name in ("m", "n", "k", "size", "rung", "mine") if op == "all" else ():
         if (value := getattr(options, name)) is not None:
             raise UsageError(f"ladder all: --{name} {value} is for one operation", remedy="name it in place of all")

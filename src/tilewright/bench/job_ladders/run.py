@@ -14,9 +14,10 @@ from tilewright.errors import InternalError
 from tilewright.ops.core.ladder import forcing
 from tilewright.ops.core.launch import thread_count, threads
 
-ROUNDS = 3  # of a naive step, each takes seconds
-ROUND_S, QUICK_ROUND_S = 4.0, 0.3  # a step that takes longer runs on fewer records
-PATIENCE = 2  # times this limit that one record may take before it is timed once
+ROUNDS = 5  # odd, so that the median is one of them
+ROUND_S, QUICK_ROUND_S = 0.3, 0.1  # a step that takes longer runs on fewer records
+BATCH, QUICK_BATCH = 16, 4  # records that a step runs on at least, unless it takes fewer per call
+PATIENCE = 2  # times the limit that these may take before they are timed only once
 GROWTH = 16  # times more records in the next probe, at most: a small batch is slower per record than a large one
 
 
@@ -55,9 +56,12 @@ def _measured(
     begin = time.perf_counter()
     with forcing(**step.rungs) as ran, threads(step.threads):
         program = workload.program(step)
-        limit_s = QUICK_ROUND_S if quick else ROUND_S
-        n, seconds = _records(program, workload.total, limit_s)
-        results, once_s = program(n), time.perf_counter() - begin
+        limit_s, many = (QUICK_ROUND_S, QUICK_BATCH) if quick else (ROUND_S, BATCH)
+        least = min(many if step.batch is None else step.batch, workload.total)
+        program(least)  # kernels are compiled or fetched
+        once_s = time.perf_counter() - begin
+        n, seconds = _records(program, least, workload.total, limit_s)
+        results = program(n)
         share = _checked(job, step, workload, results, today)
         (timing,) = interleave(
             {"": lambda: program(n)},
@@ -77,19 +81,19 @@ def _measured(
     return row, results
 
 
-def _records(program: Program, total: int, limit_s: float) -> tuple[int, float]:
-    """(records that the program computes in about limit_s, at least 1; about how long they take)."""
-    n = 1
+def _records(program: Program, least: int, total: int, limit_s: float) -> tuple[int, float]:
+    """(records that the program computes in about limit_s, at least `least`; about how long they take)."""
+    n = least
     while True:
-        program(n)  # kernels are compiled, rows of a token table are computed
         begin = time.perf_counter()
         program(n)
         seconds = time.perf_counter() - begin
-        wanted = int(n * limit_s / seconds)
-        if n == total or wanted < 2 * n:
-            few = max(1, min(n, wanted))
+        wanted = min(total, int(n * limit_s / seconds), GROWTH * n)
+        if wanted < 2 * n and not n < wanted == total:
+            few = max(least, min(n, wanted))
             return few, seconds * few / n
-        n = min(total, wanted, GROWTH * n)
+        n = wanted
+        program(n)  # memory is allocated, rows of a token table are computed
 
 
 def _checked(job: Job, step: Step, workload: Workload, results: Results, today: Results | None) -> float:

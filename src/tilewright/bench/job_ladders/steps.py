@@ -81,10 +81,9 @@ class Job:
         """The steps on "cpu" or "cuda"."""
         return self.cpu if device == "cpu" else self.gpu
 
-    @property
-    def ideas(self) -> dict[str, str]:
+    def ideas(self, device: str) -> dict[str, str]:
         """Name of a step -> its idea."""
-        return {step.name: step.idea for step in (*self.cpu, *self.gpu)}
+        return {step.name: step.idea for step in self.steps(device)}
 
 
 def in_batches(run: Callable[[np.ndarray], np.ndarray], records: np.ndarray, batch: int | None) -> np.ndarray:

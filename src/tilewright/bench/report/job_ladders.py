@@ -40,12 +40,13 @@ def _latest(rows: list[Row]) -> list[Row]:
 def job_table(rows: list[Row]) -> Table:
     """A line per step, with its idea. rows: of one ladder."""
     job = job_of(job_name(rows[0]))
+    ideas = job.ideas("cpu" if rows[0].threads else "cuda")
     header = ("step", "idea", "device", f"{job.unit}/s", "factor", "time, s", "spread", "one-off, s", "check")
     lines = []
     for row in rows:
         spread = f"{row.low_s / row.median_s - 1:+.0%} {row.high_s / row.median_s - 1:+.0%}"
         lines.append((
-            row.rung, job.ideas.get(row.rung, ""), device_of(row.threads), three(row.rows / row.median_s),
+            row.rung, ideas.get(row.rung, ""), device_of(row.threads), three(row.rows / row.median_s),
             times(row.versus_below), three(row.median_s), spread, three(row.one_off_s), row.check,
         ))  # fmt: skip
     whole = (rows[-1].rows / rows[-1].median_s) / (rows[0].rows / rows[0].median_s)

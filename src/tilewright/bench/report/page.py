@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.bench.report.job_ladders import MEASURED, job_ladders, job_name, job_table, published_table
 from tilewright.bench.report.pages import METHOD, READING, SWEPT, jobs, without
 from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.shown import by_machine
@@ -47,11 +48,15 @@ class Section:
 
 
 def page(
-    by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings: dict[str, str], swept: Sequence[Row] = ()
+    by_op: dict[str, list[Row]],
+    ladders: dict[str, Ladder],
+    drawings: dict[str, str],
+    swept: Sequence[Row] = (),
+    stepwise: Sequence[Row] = (),
 ) -> str:
-    """The page as HTML text; the same rows give the same bytes. drawings: of `figures.of_results` and
-    `sweeps.of_sweeps`. swept: the rows of sweeps."""
-    sections = [*_sections(by_op, ladders, drawings), *_sweeps(swept, by_op, drawings)]
+    """The page as HTML text; the same rows give the same bytes. drawings: of `figures.of_results`, `sweeps.of_sweeps`
+    and `job_ladders.of_jobs`. swept: the rows of sweeps. stepwise: those of ladders of jobs."""
+    sections = [*_sections(by_op, ladders, drawings), *_steps(stepwise, drawings), *_sweeps(swept, by_op, drawings)]
     return html_page("tilewright, measured", METHOD, _headline(by_op), sections)
 
 
@@ -142,6 +147,16 @@ def _sections(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings:
             content += _details("Every rung at one size, with its idea", ladder_tables(own, ladder))
             content += _details("The default rung at every size", sizes_tables(own, ladder))
         yield Section("Operations", op, op, content)
+
+
+def _steps(stepwise: Sequence[Row], drawings: dict[str, str]) -> Iterator[Section]:
+    for name, rows in groups(stepwise, job_name).items():
+        content = _note(MEASURED)
+        for (machine, op), own in job_ladders(rows).items():
+            bars = [svg for file, svg in drawings.items() if file == f"{machine}/{op}.svg"]
+            content += _heading(machine) + _figures(bars) + _details("Every step, with its idea", [job_table(own)])
+        content += _details("Published", list(filter(None, [published_table(name)])))
+        yield Section("From naive to today's", f"steps-{name}", name, content)
 
 
 def _sweeps(swept: Sequence[Row], by_op: dict[str, list[Row]], drawings: dict[str, str]) -> Iterator[Section]:

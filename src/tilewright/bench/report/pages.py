@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tilewright.bench.kernels.table import KernelRow
+from tilewright.bench.report.job_ladders import MEASURED, job_ladders, job_name, job_table, published_table
 from tilewright.bench.report.kernels import kernel_tables
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.side_by_side import side_table
@@ -105,12 +106,16 @@ def pages(
     ladders: dict[str, Ladder],
     figures: list[str],
     swept: list[Row],
+    stepwise: list[Row],
     compiled: dict[str, list[KernelRow]],
 ) -> dict[str, str]:
     """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg". swept: the
-    rows of sweeps; without them there is no page of sweeps. compiled: operation -> rows of its compiled kernels."""
+    rows of sweeps; stepwise: those of ladders of jobs; without such rows there is no such page. compiled: operation ->
+    rows of its compiled kernels."""
     machines = list(by_machine(by_op))
-    written = {"index.md": _index(by_op, ladders, swept)}
+    written = {"index.md": _index(by_op, ladders, swept, stepwise)}
+    if stepwise:
+        written["job-ladders.md"] = _page(_steps(stepwise, figures))
     if swept:
         written["sweeps.md"] = _page(_sweeps(swept, by_op, figures))
     for op, ladder in ladders.items():
@@ -201,7 +206,21 @@ def _sweeps(swept: list[Row], by_op: dict[str, list[Row]], figures: list[str]) -
         yield sides.markdown()
 
 
-def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[Row]) -> str:
+def _steps(stepwise: list[Row], figures: list[str]) -> Iterator[str]:
+    yield "# From naive to today's"
+    yield f"{MEASURED} [How to run it](../guide/job-ladder.md)."
+    for name, rows in groups(stepwise, job_name).items():
+        yield f"## {name}"
+        for (machine, op), some in job_ladders(rows).items():
+            yield f"### On {machine_title(machine)}"
+            yield _images(figures, f"{machine}/{op}.svg")
+            yield job_table(some).markdown()
+        if table := published_table(name):
+            yield "### Published"
+            yield table.markdown()
+
+
+def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[Row], stepwise: list[Row]) -> str:
     parts = [
         "# Results",
         METHOD,
@@ -220,6 +239,8 @@ def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[
         "## Operations",
         "\n".join(f"* [{op}]({op}.md): {_measured_on(by_op.get(op, []))}" for op in ladders),
     ]
+    if stepwise:
+        parts += ["## Steps", f"* [From naive to today's](job-ladders.md): {_measured_on(stepwise)}"]
     if swept:
         parts += ["## Parameters", f"* [Sweeps](sweeps.md): {_measured_on(swept)}"]
     return _page(iter(parts))

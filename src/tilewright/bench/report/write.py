@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tilewright.bench.kernels.table import read as read_kernels
 from tilewright.bench.report import figures, headline, page, pages, svg
+from tilewright.bench.report.job_ladders import is_job_ladder, of_jobs
 from tilewright.bench.report.kernels import traffic_table
 from tilewright.bench.report.scaling import of_scaling
 from tilewright.bench.report.shown import shown
@@ -39,9 +40,10 @@ def write(root: Path) -> list[Path]:
         raise InputError("there are no results here", path=results, remedy="measure first: `make bench`")
     all_ladders = ladders()
     swept = [row for row in rows if is_sweep(row)]
-    by_op = shown([row for row in rows if not is_sweep(row)], all_ladders)
+    stepwise = [row for row in rows if is_job_ladder(row)]
+    by_op = shown([row for row in rows if not (is_sweep(row) or is_job_ladder(row))], all_ladders)
     drawings = figures.of_results(by_op, all_ladders) | of_sweeps(swept) | of_scaling(by_op.get(SCALING, []))
-    drawings |= of_sides([*by_op.get("conv3d", []), *swept])
+    drawings |= of_sides([*by_op.get("conv3d", []), *swept]) | of_jobs(stepwise)
     made = {}
     for path in [root / "README.md", *sorted((docs / "learn").glob("*.md"))]:
         if path.exists():
@@ -52,9 +54,9 @@ def write(root: Path) -> list[Path]:
     if picture := headline.picture(by_op, all_ladders):
         made[results / headline.PICTURE] = svg.standalone(picture)
     compiled = {op: read_kernels(results, op) for op in all_ladders}
-    written = pages.pages(by_op, all_ladders, list(drawings), swept, compiled)
+    written = pages.pages(by_op, all_ladders, list(drawings), swept, stepwise, compiled)
     made |= {docs / "results" / name: text for name, text in written.items()}
-    made[results / "report.html"] = page.page(by_op, all_ladders, drawings, swept)
+    made[results / "report.html"] = page.page(by_op, all_ladders, drawings, swept, stepwise)
     changed = [path for path, text in made.items() if write_text(path, text)]
     return changed + _removed([*results.glob("*/*.svg"), *(docs / "results").glob("*.md")], made)
 

@@ -59,9 +59,9 @@ PLAIN: Without = NORMS | {"graphs", "overlap", "pinned"}  # a GPU as a first pro
 CPU = (
     Step("naive", "every input adds its kernel to the outputs around it; one image per call, one thread",
          {"conv_transpose2d": "cpu.scatter", "matmul": "cpu.memory"}, NORMS, threads=1, batch=1),
-    Step("threads", "threads draw images; all images in one call",
-         {"conv_transpose2d": "cpu.scatter", "matmul": "cpu.memory"}, NORMS),
-    Step("two layers as products", "layers 1 and 2 are one product each over the input with zeros between its pixels",
+    Step("batched", "all images in one call, still on one thread",
+         {"conv_transpose2d": "cpu.scatter", "matmul": "cpu.memory"}, NORMS, threads=1),
+    Step("two layers as products", "layers 1 and 2 are products over the input with zeros inserted; threads share them",
          _products(2, "cpu.zero_inserted", "cpu.scatter", "cpu.packed"), NORMS),
     Step("three layers as products", "layer 3, too",
          _products(3, "cpu.zero_inserted", "cpu.scatter", "cpu.packed"), NORMS),

@@ -14,8 +14,9 @@ from tilewright.errors import InternalError
 from tilewright.ops.core.ladder import forcing
 from tilewright.ops.core.launch import thread_count, threads
 
-ROUNDS = 5  # odd, so that the median is one of them
-ROUND_S, QUICK_ROUND_S = 0.3, 0.1  # a step that takes longer runs on fewer records
+ROUNDS, LONG_ROUNDS = 5, 3  # odd, so that the median is one of them
+LONG_S = 0.3  # a round is long from here on
+ROUND_S, QUICK_ROUND_S = 1.0, 0.1  # a step that takes longer runs on fewer records
 BATCH, QUICK_BATCH = 16, 4  # records that a step runs on at least, unless it takes fewer per call
 PATIENCE = 2  # times the limit that these may take before they are timed only once
 GROWTH = 16  # times more records in the next probe, at most: a small batch is slower per record than a large one
@@ -63,10 +64,11 @@ def _measured(
         n, seconds = _records(program, least, workload.total, limit_s)
         results = program(n)
         share = _checked(job, step, workload, results, today)
+        rounds = ROUNDS if seconds < LONG_S else LONG_ROUNDS
         (timing,) = interleave(
             {"": lambda: program(n)},
             CpuClock(cold=False),
-            runs=ROUNDS if seconds < PATIENCE * limit_s else 1,
+            runs=rounds if seconds < PATIENCE * limit_s else 1,
             warm_up=0,
         ).values()
         on = thread_count() if device == "cpu" else 0

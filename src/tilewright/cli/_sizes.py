@@ -48,7 +48,7 @@ def _named(op: str, word: str, axes: dict[str, int]) -> list[str]:
     Raises UsageError for another number of groups or of values.
     """
     groups, wanted = [part.split("x") for part in word.split("-")], SHORT[op]
-    wrong = UsageError(f"{op}: --size {word}: {short_form(op)} is wanted", remedy="or write NAME=VALUE, ...")
+    wrong = UsageError(f"{op}: --size {word}: {short_form(op)} is wanted", remedy="write it so, or as NAME=VALUE, ...")
     if len(groups) > len(wanted):
         raise wrong
     words = []
@@ -88,7 +88,7 @@ def sized(op: str, every: list[Any], text: str, dtype: str | None) -> Any:
         name, equals, value = word.strip().partition("=")
         if not equals or name not in known:
             raise UsageError(f"{op}: --size {word.strip()!r} names no size of {op}; it has {', '.join(known)}",
-                             remedy=f"or write {short_form(op)}")  # fmt: skip
+                             remedy=f"write NAME=VALUE, or {short_form(op)}")  # fmt: skip
         given[name] = _parsed(op, name, value, known[name])
         values = {getattr(case, name) for case in every}
         if isinstance(known[name], str | None) and given[name] not in values:

@@ -118,7 +118,9 @@ def _check(options: Any, job: str) -> None:
     if options.gpus is not None and options.workers is not None:
         raise UsageError(f"sweep --job {job}: --workers and --gpus are the same parameter", remedy="give one of them")
     if options.gpus is not None and options.device != "cuda":
-        raise UsageError(f"sweep --job {job}: --gpus {options.gpus} needs --device cuda", remedy="or write --workers")
+        raise UsageError(
+            f"sweep --job {job}: --gpus {options.gpus} needs --device cuda", remedy="give it, or write --workers"
+        )
     if options.threads is not None and options.device != "cpu":
         raise UsageError(
             f"sweep --job {job}: --threads {options.threads} is for the CPU; --device {options.device} has none"

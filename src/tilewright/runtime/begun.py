@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.formats.atomic import check_writable
 from tilewright.runtime.jobs import contents, made, trace
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
-from tilewright.runtime.jobs.manifest import Damaged, Manifest
+from tilewright.runtime.jobs.manifest import Damaged, Manifest, Value
 from tilewright.runtime.jobs.run import check_cut, check_part
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
@@ -21,7 +22,7 @@ from tilewright.runtime.start import VerbTask, engine_of, workers_of
 class Begun:
     """The state of a job before it runs. cut: the earlier run's, or the one that this run would make. done: committed
     shards. state: "new", "running", "stopped" or "finished". touched: files whose times have changed. workers: the
-    number that share the input. thrown: shards of an earlier job that --restart removes.
+    number that share the input. thrown: shards of an earlier job that --restart removes. fingerprint: of this run.
     """
 
     cut: Cut
@@ -29,6 +30,7 @@ class Begun:
     state: str
     touched: tuple[str, ...]
     workers: int
+    fingerprint: Mapping[str, Value]
     thrown: int = 0
 
 
@@ -43,7 +45,7 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
         check_writable(output)
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
     check_part(settings)
-    begun = Begun(manifest.cut, 0, "new", (), task.workers)
+    begun = Begun(manifest.cut, 0, "new", (), task.workers, manifest.fingerprint)
     outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
     if settings.keep_others:
         if os.path.isdir(f"{os.path.realpath(output)}.job"):
@@ -82,4 +84,4 @@ def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
         contents.check_touched(directory, manifest, unknown, files, lambda: None)
         cut = directory.manifest.cut
     found = status(output)
-    return Begun(cut, found.done, found.state, tuple(touched), task.workers)
+    return Begun(cut, found.done, found.state, tuple(touched), task.workers, manifest.fingerprint)

@@ -152,7 +152,7 @@ def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan
         verb=verb, model=getattr(job, "model", ""), device=job.device, dtype=getattr(task, "dtype", job.dtype),
         begun=begun, processes=min(begun.workers // parallel, todo),
         supervised=job.settings.is_supervised, disk=room(job.output),
-        trial=trial_for(task.fingerprint(), job.output),
+        trial=trial_for(begun.fingerprint, job.output),
     )  # fmt: skip
 
 

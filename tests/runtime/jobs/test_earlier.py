@@ -29,6 +29,7 @@ class Ending(Inline):
     """Ends with an error after so many shards."""
 
     def __init__(self, shards, error):
+        super().__init__()
         self.shards, self.error = shards, error
 
     def run(self, job):

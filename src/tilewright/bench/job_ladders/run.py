@@ -19,7 +19,7 @@ LONG_S = 0.3  # a round is long from here on
 ROUND_S, QUICK_ROUND_S = 1.0, 0.1  # a step that takes longer runs on fewer records
 BATCH, QUICK_BATCH = 16, 4  # records that a step runs on at least, unless it takes fewer per call
 PATIENCE = 2  # times the limit that these may take before they are timed only once
-GROWTH = 16  # times more records in the next probe, at most: a small batch is slower per record than a large one
+GROWTH = 4  # times more records in the next probe
 
 
 def run(job: Job, *, device: str, count: int | None = None, quick: bool = False) -> Iterator[Row]:
@@ -84,18 +84,22 @@ def _measured(
 
 
 def _records(program: Program, least: int, total: int, limit_s: float) -> tuple[int, float]:
-    """(records that the program computes in about limit_s, at least `least`; about how long they take)."""
+    """(records that the program computes in about limit_s, at least `least`; about how long they take).
+
+    The time of a few records does not tell that of many: they leave most of a GPU idle. So the records grow until they
+    take as long as the limit.
+    """
     n = least
     while True:
         begin = time.perf_counter()
         program(n)
         seconds = time.perf_counter() - begin
-        wanted = min(total, int(n * limit_s / seconds), GROWTH * n)
-        if wanted < 2 * n and not n < wanted == total:
-            few = max(least, min(n, wanted))
+        if n == total or seconds >= limit_s:
+            few = max(least, min(n, int(n * limit_s / seconds)))
             return few, seconds * few / n
-        n = wanted
-        program(n)  # memory is allocated, rows of a token table are computed
+        n = min(total, GROWTH * n)
+        if seconds < limit_s / (2 * GROWTH):
+            program(n)  # memory is allocated, rows of a token table are computed
 
 
 def _checked(job: Job, step: Step, workload: Workload, results: Results, today: Results | None) -> float:

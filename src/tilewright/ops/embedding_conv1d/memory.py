@@ -9,11 +9,11 @@ from tilewright.ops.core.ladder import Memory, preferring
 from tilewright.ops.core.layers import layer
 from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE
 from tilewright.ops.embedding_conv1d.problem import Problem
-from tilewright.ops.embedding_conv1d.simt.gather import CONVOLUTION
 from tilewright.ops.gemm.memory import padded
 from tilewright.ops.matmul import Problem as Product
 from tilewright.ops.matmul import ladder as products
 
+CONVOLUTION = "simt.rows"  # conv1d's rung beneath simt.gather, unless `using` forces another
 LINE = 128  # bytes of a row in one slice on a GPU: what eight lanes load, and a cache line of L2
 
 

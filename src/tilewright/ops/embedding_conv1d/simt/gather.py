@@ -7,9 +7,8 @@ which multiply each distinct token once.
 from tilewright.ops.conv1d import conv1d, prepare
 from tilewright.ops.core.ladder import preferring
 from tilewright.ops.core.layers import layer
+from tilewright.ops.embedding_conv1d.memory import CONVOLUTION
 from tilewright.ops.embedding_conv1d.operands import Filters, Prepared
-
-CONVOLUTION = "simt.rows"  # the rung of conv1d, unless `using` forces another
 
 
 def prepare_filters(table, filters: Filters, *, dtype: str, length: int, memory: int | None) -> list:

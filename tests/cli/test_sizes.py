@@ -48,14 +48,14 @@ def test_every_operation_has_a_short_form():
 @pytest.mark.parametrize(
     ("op", "text", "says"),
     [
-        ("conv3d", "64x64-3", "conv3d: --size 64x64-3: DxHxW-KDxKHxKW is wanted. Or write NAME=VALUE"),
+        ("conv3d", "64x64-3", "conv3d: --size 64x64-3: DxHxW-KDxKHxKW is wanted. Write it so, or as NAME=VALUE"),
         ("conv3d", "64x64x64-3x3", "DxHxW-KDxKHxKW is wanted"),
         ("softmax", "4x9-3", "softmax: --size 4x9-3: shape is wanted"),
         ("matmul", "5x6", "MxNxK is wanted"),
         ("matmul", "5x6x0", "--size K=0: at least 1 is wanted"),
         ("conv_transpose2d", "16x16x128-64-4x4x4", "2 integers are wanted"),
         ("conv1d", "8x3-32x9", "leaves no output: K is 9 and L is 3"),
-        ("conv3d", "64x64x64_3", "names no size of conv3d; it has D, H, W, KD, .*write DxHxW-KDxKHxKW"),
+        ("conv3d", "64x64x64_3", "names no size of conv3d; it has D, H, W, KD, .*or DxHxW-KDxKHxKW"),
     ],
 )
 def test_what_is_no_size_is_refused(op, text, says):

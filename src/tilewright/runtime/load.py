@@ -216,7 +216,8 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     config, weights = read_weights(path)
     model = build(config, weights, device=device, dtype=dtype, **options)
     if isinstance(model, GPT2 | TextCNN | Bert):
-        model.tokenizer = tokenizer_of(path)
+        whole = not isinstance(model, Bert) or os.path.isfile(os.path.join(path, TOKENIZER))
+        model.tokenizer = tokenizer_of(path) if whole else None  # a BERT's vocab.json lacks the special tokens
     if isinstance(model, GPT2):
         model.stop_ids = eos_token_ids(path) or model.config.stop_ids
     return model

@@ -10,7 +10,12 @@ def cases() -> list[Case]:
     small = [(1, 1, 1, 1, 1), (0, 9, 5, 3, 3), (2, 5, 3, 7, 5), (1, 40, 12, 3, 9), (2, 33, 13, 2, 2), (3, 31, 11, 5, 1)]
     large = [(1, 70, 17, 1, 19), (2, 23, 29, 31, 7), (1, 2500, 5, 1, 3), (4, 16, 35, 67, 5)]
     found = [Case(*size) for size in small + large]
-    found += [Case(2, 37, 6, 5, 3, stride=5), Case(2, 41, 14, 3, 4, stride=3), Case(2, 4, 3, 2, 2, stride=100)]
+    found += [
+        Case(1, 49, 3, 4, 1, stride=4),
+        Case(2, 37, 6, 5, 3, stride=5),
+        Case(2, 41, 14, 3, 4, stride=3),
+        Case(2, 4, 3, 2, 2, stride=100),
+    ]
     found += [Case(2, 50, 7, 3, 4, dilation=3), Case(1, 45, 16, 4, 17, dilation=2), Case(1, 5, 3, 2, 1, dilation=9)]
     found += [Case(1, 3, 4, 2, 3, padding=7), Case(1, 1, 2, 3, 9, padding=4)]
     found += [Case(1, 64, 12, 4, 5, stride=2, padding=2), Case(2, 61, 9, 3, 3, stride=4, padding=5, dilation=6)]

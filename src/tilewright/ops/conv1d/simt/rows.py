@@ -46,6 +46,8 @@ def _copier(form: Form):
     """(fetch, keep, size): fetch(x, source, start, job, mine) reads this thread's share of `form.depth` rows of x into
     `mine`, keep(mine, tile, at) writes it to the tile. size: elements of a share."""
     rows, pitch, split = form.rows, form.pitch, form.split
+    # elements of a row are job.stride apart: each tap is a channel, also where there is only one tap
+    apart = split > 1 or (form.taps == form.stride == 1 and not form.aligned)
     group = QUAD if form.aligned else 1  # elements per load
     across, sharing = form.quads * QUAD // group, THREADS // rows  # loads per row, threads that share them
     count = form.depth * across
@@ -60,7 +62,7 @@ def _copier(form: Form):
             step, j = start + item // across, item % across * group
             c, jump = step, 1
             at = first * job.stride - job.padding
-            if split > 1:
+            if apart:
                 c, jump = step // split, job.stride
                 at += step % split * job.dilation
             at += j * jump

@@ -39,3 +39,7 @@ def test_slower_than_one_worker():
 
 def test_too_few_points():
     assert amdahl({1: 1.0}) is None and usl({1: 1.0, 2: 1.9}) is None and amdahl({2: 1.9}).points == 1
+
+
+def test_contention_is_a_share():
+    assert usl({1: 1.0, 2: 0.4, 4: 0.3}).contention <= 1

@@ -9,6 +9,7 @@ from transformers import AutoModelForSequenceClassification
 
 from bert_models import VOCABULARY, random_texts, saved
 from tilewright.errors import InputError, UsageError, WrongType
+from tilewright.models.bert import CACHED, ROWS, passes
 from tilewright.ops.core.launch import threads
 from tilewright.runtime.load import load
 
@@ -129,3 +130,12 @@ def test_a_model_without_a_head_is_refused(tmp_path):
     theirs.bert.save_pretrained(tmp_path)
     with pytest.raises(UsageError, match="no classification head"):
         load(tmp_path, device="cpu").classify(["good"])
+
+
+def test_a_pass_has_few_tokens_and_few_cached_positions():
+    lengths = [1] * 3000 + [512] * 3 + [2 * ROWS]
+    found = list(passes(lengths))
+    assert sorted(i for chosen in found for i in chosen) == list(range(len(lengths)))
+    for chosen in found:
+        sizes = [lengths[i] for i in chosen]
+        assert len(sizes) == 1 or (sum(sizes) <= ROWS and len(sizes) * max(sizes) <= CACHED)

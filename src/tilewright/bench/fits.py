@@ -75,8 +75,8 @@ def usl(speedups: Mapping[int, float]) -> Usl | None:
     if len(points) < 2:
         return None
     contention, coherency = _solved(points, quadratic=True)
-    law = Usl(contention, coherency, 0.0, len(points))
-    return Usl(contention, coherency, _error(law, points), law.points)
+    law = Usl(min(contention, 1.0), coherency, 0.0, len(points))
+    return Usl(law.contention, law.coherency, _error(law, points), law.points)
 
 
 def _several(speedups: Mapping[int, float]) -> dict[int, float]:
@@ -84,7 +84,7 @@ def _several(speedups: Mapping[int, float]) -> dict[int, float]:
 
 
 def _solved(points: Mapping[int, float], *, quadratic: bool) -> tuple[float, ...]:
-    """The parameters, none negative: one that would be is 0, and the other one is fitted alone."""
+    """The parameters, none negative. If the best fit has a negative one, the better of two fits with one parameter."""
     n, speedup = np.array(list(points), float), np.array(list(points.values()))
     weight = speedup / n
     columns = [n - 1, n * (n - 1)] if quadratic else [n - 1]

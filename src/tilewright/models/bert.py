@@ -31,6 +31,7 @@ from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import Packed, matmul, prepare
 
 ROWS = 2048  # tokens of a pass, or one text: all arrays between the layers of a BERT-base take 90 MiB then
+CACHED = 4 * ROWS  # texts of a pass times tokens of the longest: keys and values are stored so
 
 
 class Linear(NamedTuple):
@@ -250,11 +251,13 @@ def table_of_places(config: BertConfig, weights: Mapping[str, np.ndarray]) -> np
 
 
 def passes(lengths: Sequence[int]) -> Iterator[np.ndarray]:
-    """Indices of the texts of each pass, of at most ROWS tokens, or one text. Texts of similar length share a pass."""
+    """Indices of the texts of each pass: at most ROWS tokens and CACHED positions of keys, or one text. Texts of
+    similar length share a pass."""
     order = np.argsort(lengths, kind="stable")
     first, rows = 0, 0
     for end, i in enumerate(order):
-        if rows + lengths[i] > ROWS and end > first:
+        full = rows + lengths[i] > ROWS or (end - first + 1) * lengths[i] > CACHED
+        if full and end > first:
             yield order[first:end]
             first, rows = end, 0
         rows += lengths[i]

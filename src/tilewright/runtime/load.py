@@ -245,7 +245,9 @@ def build(config: Config, weights: Weights, **options: Any) -> Model: ...
 def build(config: Config, weights: Weights, **options: Any) -> Model:
     """The model on the `device` of its options, else on this machine's CPU; mapped weights that it has packed leave
     memory."""
-    if "device" in options:
+    if isinstance(config, BertConfig) and options.get("device") == "auto":
+        options["device"] = "cpu"  # the only device that it runs on
+    elif "device" in options:
         options["device"] = place_for(options["device"], options.get("dtype", "float32"))
     model = KINDS[config.model_type].model(config, weights, **options)
     for array in weights.values():

@@ -78,3 +78,11 @@ def test_arm_and_ptx():
 def test_a_loop_that_copies_has_none():
     assert inner_loop(".LBB0_1:\n\tvmovups\t(%rax), %zmm0\n\tjne\t.LBB0_1\n") is None
     assert inner_loop("ret") is None
+
+
+def test_waiting_for_a_matrix_product_is_no_multiply_add():
+    loop = inner_loop(
+        "$L1:\n\twgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%f1}, %rd1, %rd2, 1, 1, 1, 0, 0;\n"
+        "\twgmma.wait_group.sync.aligned 0;\n\t@%p1 bra $L1;\n"
+    )
+    assert loop.multiply_adds == 1

@@ -17,6 +17,7 @@ H100 = limits(
         (Block(1024, 32, 8192), 1.0),
         (Block(256, 33, 0), 0.75),  # 40 registers of each thread are taken: 6 blocks
         (Block(128, 255, 16640), 0.125),  # two blocks by registers
+        (Block(64, 200, 0), 0.125),  # two warps per scheduler: a quarter of the registers holds no third one
         (Block(256, 32, 100 << 10), 0.25),  # two blocks by shared memory
         (Block(32, 16, 0), 0.5),  # 32 blocks of one warp
         (Block(1024, 128, 0), 0.0),  # does not start

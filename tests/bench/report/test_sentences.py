@@ -83,6 +83,15 @@ def test_a_sweep_over_threads(row, times, told):
     assert sentence.startswith(f"cpu.taps, 8x8x8: {told}")
 
 
+def test_a_sweep_that_does_not_reach_the_cores_or_is_noisy(row):
+    (few,) = swept(row, "threads", {1: 1.0, 2: 0.5}, machine="amd-epyc-zen4-8c")
+    assert "the speed-up ends at 2 threads, 2.00 times as fast as one, the most that were measured." in few
+    (noisy,) = swept(row, "threads", {1: 1.0, 2: 0.5}, noise="rounds differ 1.6 x")
+    assert noisy.endswith("The rows are noisy, so no law is fitted.")
+    (beyond,) = swept(row, "threads", {1: 1.0, 2: 0.9, 5: 0.4})
+    assert "beyond the machine's 2 cores" in beyond and "Amdahl" not in beyond
+
+
 def test_a_sweep_over_a_tile(row):
     told = swept(row, "tile", {8: 1.5, 16: 1.0, 32: 1.2}, machine="nvidia-h200")
     assert told == ["cpu.taps, 8x8x8: tile=16 is best, 1.50 times as fast as tile=8."]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 LABEL = re.compile(r"([.$\w]+):")
 JUMP = re.compile(r"(?:@!?%p\d+\s+)?(?:j[a-z]+|b|b\.\w+|cbnz|cbz|tbnz|tbz|bra(?:\.uni)?)\s(?:.*[\s,])?([.$\w]+);?$")
 # AT&T syntax names the destination last, ARM and PTX first
-FUSED = re.compile(r"(vf(?:n?m)(?:add|sub)\d+\w+|vdpbf16ps|vpdp\w+|tdp\w+|fmla|fmls|fmadd|fma\.\S+|w?g?mma\.\S+)\s")
+FUSED = re.compile(r"(vf(?:n?m)(?:add|sub)\d+\w+|vdpbf16ps|tdp\w+|fmla|fmls|fmadd|fma\.\S+|(?:wgmma\.)?mma\S+)\s")
 PRODUCT, SUM = (
     re.compile(r"(v?mul[sp][sdh]|fmul|mul\.(?:\w+\.)*f\d+)\s"),
     re.compile(r"(v?add[sp][sdh]|fadd|add\.\S*f\d+)\s"),

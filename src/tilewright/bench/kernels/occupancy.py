@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 REGISTER_UNIT = 256  # registers are given to warps in units of so many
 REGISTERS = 65536  # of a multiprocessor, from compute capability 5.0 on
+SCHEDULERS = 4  # of a multiprocessor
 RESERVED = 1024  # bytes of shared memory that the system takes of each block, from compute capability 8.0 on
 SHARED_UNIT = 128  # bytes in which shared memory is given to blocks
 BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24}  # most blocks per multiprocessor, where not 32
@@ -46,7 +47,8 @@ def occupancy(block: Block, limit: Limits) -> float:
     warps = -(-block.threads // limit.warp)
     a_warp = -(-max(block.registers, 1) * limit.warp // REGISTER_UNIT) * REGISTER_UNIT
     shared = -(-(block.shared + limit.reserved) // SHARED_UNIT) * SHARED_UNIT
-    by_registers = limit.registers // a_warp // warps
+    # each of the four schedulers has a quarter of the registers
+    by_registers = limit.registers // SCHEDULERS // a_warp * SCHEDULERS // warps
     by_shared = limit.shared // shared if shared else limit.blocks
     blocks = min(limit.blocks, limit.threads // (warps * limit.warp), by_registers, by_shared)
     return blocks * warps * limit.warp / limit.threads

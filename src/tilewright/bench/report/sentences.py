@@ -114,16 +114,23 @@ def _thread_sweep(curve: SweepCurve) -> list[str]:
     told = f"{curve.name}: the speed-up ends at {end} thread{'s' * (end != 1)}"
     if 1 in by_count and end > 1:
         told += f", {times(by_count[1] / by_count[end])} times as fast as one"
-    told += f"{_cores_beside(end, cores)}."
+    told += f"{_cores_beside(end, cores, max(by_count))}."
     speedups = {count: by_count.get(1, 0.0) / seconds for count, seconds in by_count.items() if count <= (cores or end)}
     law = amdahl(speedups)
-    return [f"{told} Amdahl's serial share is {100 * law.serial:.2g} %." if law else told]
+    noisy = any(row.noise for row in curve.measured)
+    if noisy:
+        return [f"{told} The rows are noisy, so no law is fitted."]
+    fits = law and end <= (cores or end)
+    return [f"{told} Amdahl's serial share is {100 * law.serial:.2g} %." if law and fits else told]
 
 
-def _cores_beside(end: int, cores: int | None) -> str:
-    """Why a speed-up over threads ends where it does: a clause, empty for an unknown number of cores."""
+def _cores_beside(end: int, cores: int | None, most: int) -> str:
+    """Why a speed-up over threads ends where it does: a clause, empty for an unknown number of cores. most: threads
+    that were measured."""
     if cores is None:
         return ""
+    if end == most < cores:
+        return ", the most that were measured"
     have = f"{cores} core{'s' * (cores != 1)}"
     if end > cores:
         return f", beyond the machine's {have}"

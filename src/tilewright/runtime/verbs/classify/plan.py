@@ -98,7 +98,7 @@ def _declared_bert(
     lengths = (seen.ids != NO_TOKEN).sum(axis=1)
     tokens = float(lengths.mean()) if len(lengths) else 0.0
     longest = int(lengths.max(initial=0))
-    rows = min(max(ROWS, longest), math.ceil(batch * tokens))
+    rows = max(longest, min(ROWS, math.ceil(batch * tokens)))
     stored = {name: array.nbytes for name, array in mapped.items()}
     words = "embeddings.word_embeddings.weight"
     table = min(stored[words], len(np.unique(seen.ids)) * max(4 * config.hidden_size, PAGE) + PAGE)

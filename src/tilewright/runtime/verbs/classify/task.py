@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import msgspec
@@ -54,7 +54,7 @@ def sizing_of(config: Classifier, device: str) -> Sizing:
 
 def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTask:
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
-    job = job.as_called()
+    job = _on_its_device(job).as_called()
     check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
     check_switches("classify", job.settings.without, job.device, job.dtype)
@@ -70,6 +70,15 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
         task.size, total = reader.bytes, reader.total
     say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
     return task
+
+
+def _on_its_device(job: ClassifyJob) -> ClassifyJob:
+    """The job, on the CPU if the device is "auto" and the model a BERT."""
+    if job.settings.device == "auto":
+        with suppress(InputError, UsageError):  # which are raised again in their turn
+            if isinstance(config_of(job.model), BertConfig):
+                return replace(job, settings=replace(job.settings, device="cpu"))
+    return job
 
 
 def check_encoder(job: ClassifyJob, config: BertConfig) -> None:

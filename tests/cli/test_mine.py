@@ -1,5 +1,7 @@
 """`tilewright ladder OP --mine FILE`: a right kernel is ranked; a wrong one is refused with its size, and not timed."""
 
+from pathlib import Path
+
 import pytest
 
 from tilewright.bench.mine import rank
@@ -80,19 +82,42 @@ def test_elements_that_are_not_written_are_found(climbed):
     assert code == 3 and "out[0, 0], is nan" in errors
 
 
-def test_weights_go_through_prepare(run, tmp_path, monkeypatch):
+@pytest.fixture
+def product(run, tmp_path, monkeypatch):
+    """product(text): (exit code, out, errors) of `ladder matmul --mine` with a file of this text, on one small size."""
     from tilewright.ops.matmul.problem import Case as Product
 
     monkeypatch.setattr("tilewright.bench.sizes.matmul.sizes", lambda: [Product(20, 6, 9)])
     monkeypatch.setattr("tilewright.bench.climb.climb", lambda op, case, mine, **options: iter([]))
     monkeypatch.setattr("tilewright.bench.mine.rank", lambda *arguments: "ranked")
-    (tmp_path / "mine.py").write_text(
+
+    def ladder(text):
+        (tmp_path / "mine.py").write_text(text)
+        return run("ladder", "matmul", "--threads", "1", "--mine", "mine.py")
+
+    return ladder
+
+
+def in_the_guide():
+    """The product of docs/guide/own-kernel.md."""
+    page = (Path(__file__).parents[2] / "docs/guide/own-kernel.md").read_text()
+    return page.split('```python title="product.py"\n')[1].split("```")[0]
+
+
+def test_weights_go_through_prepare(product):
+    laid_out = (
         "from tilewright.ops.gemm.operands import Packed\n\n\n"
         "def prepare(b, name):\n    return Packed(name, *b.shape, 'float32', b.T.copy())\n\n\n"
-        "def kernel(rows, weights, out, epilogue):\n    out[...] = rows.plain() @ weights.data.T\n"
     )
-    code, out, errors = run("ladder", "matmul", "--threads", "1", "--mine", "mine.py")
+    code, out, errors = product(laid_out + in_the_guide().replace("weights.data", "weights.data.T"))
     assert code == 0 and "ranked" in out, errors
+
+
+@pytest.mark.parametrize("left_out", ["epilogue.residual.size", "epilogue.bias.size", "epilogue.activation:"])
+def test_a_product_without_a_part_of_its_epilogue_is_wrong(product, left_out):
+    assert product(in_the_guide())[0] == 0
+    code, _, errors = product(in_the_guide().replace(f"if {left_out}", f"if False and {left_out}"))
+    assert code == 3 and "bias-residual-relu" in errors
 
 
 @pytest.mark.parametrize(

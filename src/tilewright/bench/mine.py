@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import fields, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,7 @@ from tilewright.ops.core.ladder import Ladder, Rung
 
 NAME = "mine.kernel"
 FEW = (1, 7)  # rows of the checks before any timing: one row, and a number that no block or vector divides
+EPILOGUE = {"bias": True, "residual": True, "activation": "relu"}  # fields of a case, and their values
 ENGINES = {"cpu": ("cpu",), "cuda": ("simt", "tile")}
 
 
@@ -95,14 +97,24 @@ def contract(op: str) -> str:
 def check(op: str, rung: Rung, cases: Iterable[Any]) -> int:
     """Run the kernel on a few rows of every case that it takes, and compare with the exact results.
 
-    `out` holds NaN before one of the runs, so an element that is not written is found. Returns the number of cases.
+    `out` holds NaN before one of the runs, so an element that is not written is found. The first case is checked with
+    all that a kernel adds to its sums, too: bias, residual, activation. Returns the number of cases.
     Raises InputError naming the case and the worst element if a result is wrong, or the argument that a kernel changes.
     """
     taken = [case for case in cases if not rung.refuses(case.problem)]
     for case in taken:
         for count in FEW:
             _check_case(op, rung, case, count)
+    for case in taken[:1]:
+        if whole := _with_epilogue(case):
+            _check_case(op, rung, whole, FEW[-1])
     return len(taken)
+
+
+def _with_epilogue(case: Any) -> Any:
+    """The case with every part of EPILOGUE that its operation has; None if it has none."""
+    parts = {field.name: EPILOGUE[field.name] for field in fields(case) if field.name in EPILOGUE}
+    return replace(case, **parts) if parts else None
 
 
 def rank(name: str, rows: Sequence[Row], rungs: Collection[str]) -> str:

@@ -71,6 +71,15 @@ def test_labels_that_do_not_exclude_each_other_have_a_sigmoid(tmp_path):
     assert answer["score"] == pytest.approx(1 / (1 + np.exp(-max(answer["logits"]))))
 
 
+def test_padding_tokens_inside_a_text_have_transformers_positions(tmp_path):
+    """RoBERTa does not count them; text may hold the padding token by its name."""
+    theirs, _ = saved("roberta", 1, tmp_path)
+    texts = [np.array([9, 1, 7, 8]), np.array([1, 5]), np.array([6, 7, 1])]
+    with torch.no_grad():
+        expected = np.concatenate([theirs(torch.from_numpy(ids)[None]).logits.numpy() for ids in texts])
+    assert np.abs(load(tmp_path, device="cpu").logits(texts) - expected).max() < 2e-6 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_checkpoints_of_16_bits(dtype, tmp_path):
     theirs, _ = saved("roberta", 1, tmp_path)
@@ -93,6 +102,7 @@ def changed(folder, **fields):
     [
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"is_decoder": True}, "is_decoder is true"),
+        ({"model_type": "roberta", "pad_token_id": -5}, "pad_token_id is -5"),
         ({"hidden_act": "swish"}, "hidden_act is 'swish'"),
         ({"num_attention_heads": 5}, "must be a multiple of the heads"),
         ({"problem_type": "regression"}, "only classification"),

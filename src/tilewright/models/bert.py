@@ -31,7 +31,7 @@ from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import Packed, matmul, prepare
 
 ROWS = 2048  # tokens of a pass, or one text: all arrays between the layers of a BERT-base take 90 MiB then
-CACHED = 4 * ROWS  # texts of a pass times tokens of the longest: keys and values are stored so
+CACHED = 4 * ROWS  # texts of a pass, times tokens of the longest one: the size of the cache of keys and values
 
 
 class Linear(NamedTuple):
@@ -60,11 +60,11 @@ class Layer(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Some texts, computed at once. ids: int64 (R,), the tokens of all of them. places: int64 (R,), the row of the
-    table of positions and types for each token. cache: for the keys and values of one layer at a time."""
+    """Some texts, computed at once. ids: int64 (R,), the tokens of all of them. positions: int64 (R,), each token's row
+    in the table of positions. cache: for the keys and values of one layer at a time."""
 
     ids: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
     cache: Cache
     spans: Spans  # of all rows
     starts: np.ndarray  # row of the first token of each text
@@ -99,7 +99,7 @@ class Bert:
         self.tokenizer: Tokenizer | None = None
         self.activation = ACTIVATIONS[config.hidden_act]
         self.words = self.backend.array(weights["embeddings.word_embeddings.weight"])
-        self.places = self.backend.vector(table_of_places(config, weights))
+        self.positions = self.backend.vector(position_table(weights))
         self.norm = self._norm(weights, "embeddings.LayerNorm")
         self.layers = [self._prepared(weights, f"encoder.layer.{i}") for i in range(config.num_hidden_layers)]
         if config.is_classifier:
@@ -189,20 +189,20 @@ class Bert:
     def _pass(self, texts: Sequence[np.ndarray]) -> Pass:
         config, lengths = self.config, np.array([len(ids) for ids in texts])
         starts, n, R = np.cumsum(lengths) - lengths, len(texts), int(lengths.sum())
-        positions = np.arange(R) - np.repeat(starts, lengths)
         heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
         cache = Cache.empty(n, heads, int(lengths.max()), head_size, self.dtype)
         slots, none = np.arange(n), np.full(n, -1)
         spans = np.stack([slots, np.zeros_like(slots), lengths, starts, none], axis=1)
         # as a query of the last position, the first token attends to all of its text
         first = np.stack([slots, lengths - 1, np.ones_like(slots), slots, none], axis=1)
-        return Pass(np.concatenate(texts), positions + config.first_position, cache,
-                    checked_spans(spans, cache, R), starts, checked_spans(first, cache, n))  # fmt: skip
+        positions = np.concatenate([config.positions(ids) for ids in texts])
+        return Pass(np.concatenate(texts), positions, cache, checked_spans(spans, cache, R), starts,
+                    checked_spans(first, cache, n))  # fmt: skip
 
     def _first_rows(self, batch: Pass, work: Workspace) -> Array:
         """Hidden states (n, C) of the first token of each text, after the last layer."""
         R, C = len(batch.ids), self.config.hidden_size
-        x = embedding(batch.ids, self.words, positions=batch.places, position_table=self.places,
+        x = embedding(batch.ids, self.words, positions=batch.positions, position_table=self.positions,
                       out=work.take("x", R, C))  # fmt: skip
         self._normed(x, self.norm)
         for layer in self.layers[:-1]:
@@ -241,13 +241,11 @@ class Bert:
         return layernorm(x, norm.weight, norm.bias, eps=self.config.layer_norm_eps, out=x)
 
 
-def table_of_places(config: BertConfig, weights: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The sum of the tables of positions and token types: float32 (types * positions, C), row type * positions + i."""
+def position_table(weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    """float32 (positions, C): the table of positions, plus token type 0, which all tokens of a single text have."""
     positions = weights["embeddings.position_embeddings.weight"].astype(np.float32)
     types = weights.get("embeddings.token_type_embeddings.weight")
-    if types is None:
-        return positions
-    return (types.astype(np.float32)[:, None] + positions).reshape(-1, config.hidden_size)
+    return positions if types is None else positions + types[0].astype(np.float32)
 
 
 def passes(lengths: Sequence[int]) -> Iterator[np.ndarray]:

@@ -1,6 +1,7 @@
 """The configurations of BERT, RoBERTa and DistilBERT: sizes, names of tensors, declared bytes."""
 
 import msgspec
+import numpy as np
 
 from tilewright.backends import footprint
 from tilewright.errors import UsageError
@@ -31,7 +32,7 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-12
-    pad_token_id: int = 0
+    pad_token_id: int | None = 0
     position_embedding_type: str = "absolute"
     is_decoder: bool = False
     problem_type: str | None = None
@@ -69,6 +70,10 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
     def first_position(self) -> int:
         """Row of the position table that the first token of a text uses."""
         return 0
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        """int64 (tokens,): the row of the table of positions for each token of a text."""
+        return np.arange(len(ids)) + self.first_position
 
     @property
     def context(self) -> int:
@@ -163,7 +168,7 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
         """Bytes of the weights on a device, without the table of words, which the CPU maps."""
         C, W, L = self.hidden_size, self.intermediate_size, self.num_labels
-        tables = self.max_position_embeddings * self.type_vocab_size * C + 2 * C
+        tables = self.max_position_embeddings * C + 2 * C
         vectors = self.num_hidden_layers * (3 * C + C + W + C + 4 * C)
         layer = [footprint.matrix(*sizes, dtype, device) for sizes in ((C, 3 * C), (C, C), (C, W), (W, C))]
         head = [footprint.matrix(C, C, dtype, device), footprint.matrix(C, L, dtype, device)]
@@ -190,11 +195,22 @@ class RobertaConfig(BertConfig, frozen=True, kw_only=True):
     max_position_embeddings: int = 514
     type_vocab_size: int = 1
     layer_norm_eps: float = 1e-5
-    pad_token_id: int = 1
+    pad_token_id: int = 1  # type: ignore[assignment]  # it sets the positions, so there must be one
+
+    def __post_init__(self):
+        if not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(f"pad_token_id is {self.pad_token_id}; it must be a token, 0 to {self.vocab_size - 1}")
+        super().__post_init__()
 
     @property
     def first_position(self) -> int:
         return self.pad_token_id + 1
+
+    def positions(self, ids: np.ndarray) -> np.ndarray:
+        """The same; a padding token has a row of its own, and is not counted. Source: transformers,
+        models/roberta/modeling_roberta.py, create_position_ids_from_input_ids."""
+        counted = ids != self.pad_token_id
+        return np.cumsum(counted) * counted + self.pad_token_id
 
     def _head_name(self, name: str) -> str:
         name = name.replace("classifier.dense.", "head.dense.")

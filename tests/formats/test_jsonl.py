@@ -80,7 +80,7 @@ def test_ids(tmp_path):
         (b'{"id":1.5,"tokens":[1,2,3]}', "id", "got float", None),
         (b'{"id":9223372036854775808,"tokens":[1,2,3]}', "id", "<=", None),
         (b'{"id":"' + b"x" * 513 + b'","tokens":[1,2,3]}', "id", "length <= 512", None),
-        (b'{"id":"a","tokens":[1,2,3]}', "id", "'a' was given before", "a"),
+        (b'{"id":"a","tokens":[1,2,3]}', "id", "'a' is also the id of an earlier record", "a"),
         (b'{"tokens":[1,2,3]}', "id", "is missing", None),
         (b"[1,2,3]", "id", "is missing", None),
         (b'{"id":"q","x":' + b"[" * 100_000, "", "nested too deeply", None),

@@ -31,11 +31,19 @@ from tilewright.formats.lines import (
 )
 from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
 from tilewright.formats.records import BadLine, Batch, Id, RecordError
+from tilewright.formats.sampling_fields import refusal, shown
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder
+
+# fields that would change what the model makes of a text or of token ids, see MODEL_INPUTS
+BESIDE = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids")
 
 
 class _Line(msgspec.Struct):
     id: LineId | msgspec.UnsetType = msgspec.UNSET
+    attention_mask: Any = msgspec.UNSET
+    inputs_embeds: Any = msgspec.UNSET
+    position_ids: Any = msgspec.UNSET
+    token_type_ids: Any = msgspec.UNSET
     tokens: list[int] | msgspec.UnsetType = msgspec.UNSET
     input_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
@@ -48,10 +56,22 @@ class _IdOnly(msgspec.Struct):
     id: LineId | None = None
 
 
+def _check_beside(record: Any) -> None:
+    """Raises BadLine for a field of BESIDE that would change the answer."""
+    for name in BESIDE:
+        value = getattr(record, name)
+        if value is not msgspec.UNSET and (rule := refusal(name, value, body=False)):
+            raise BadLine(f"is {shown(value)}; {rule}", name)
+
+
 def _naming(content: str, *, text: bool) -> type:
     """A line whose field `content` holds token ids, or a text."""
     kind: Any = (str | list[int] if text else list[int]) | msgspec.UnsetType
-    fields = [("id", LineId | msgspec.UnsetType, msgspec.UNSET), ("content", kind, msgspec.UNSET)]
+    fields = [
+        ("id", LineId | msgspec.UnsetType, msgspec.UNSET),
+        ("content", kind, msgspec.UNSET),
+        *((name, Any, msgspec.UNSET) for name in BESIDE),
+    ]
     return msgspec.defstruct("_NamedLine", fields, rename={"content": content})
 
 
@@ -117,6 +137,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
     def _found(self, record: Any, line: bytes | Row) -> tuple[Id | None, tuple[str, Content]]:
         """The id of a line or row, and (name, content) of the field with its sentence. Raises BadLine unless there is
         one such field."""
+        _check_beside(record)
         given = [name for name, at in self._names.items() if getattr(record, at) is not msgspec.UNSET]
         if not given:
             raise missing(line if isinstance(line, dict) else decode_fields(line), next(iter(self._names)))

@@ -176,6 +176,8 @@ class PromptLines(LineReader[_Found, _Content]):
         )
         if not given:
             raise missing(fields, f"{inside}{names[0]}")
+        if getattr(request, "messages", msgspec.UNSET) is not msgspec.UNSET:
+            given.append("messages")
         if len(given) > 1:
             other = " and ".join(given[1:])
             raise BadLine(f"is given together with {other}; one of them is wanted", f"{inside}{given[0]}")

@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from tilewright.formats.files import InputFile
-from tilewright.formats.lines import Row
+from tilewright.formats.lines import Row, Table
 from tilewright.formats.records import Id, RecordError, repeated_id
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
@@ -29,7 +30,14 @@ ErrorLine = Callable[[bytes, RecordError], bytes]  # (the output's line of a rec
 Fields = tuple[str, ...]  # of an input line that may have its id, the first one first
 
 
-def settle_ids(directory: JobDirectory, input: InputFile, fields: Fields, error_line: ErrorLine, stop: Stop) -> None:
+class Input(Protocol):
+    """The input as the job's readers read it."""
+
+    file: InputFile
+    table: Table | None
+
+
+def settle_ids(directory: JobDirectory, input: Input, fields: Fields, error_line: ErrorLine, stop: Stop) -> None:
     """Commit again the shards in which a record has an id of an earlier shard, with an error for the record. Takes 8
     bytes of memory per repeated id. Raises DamagedShards, Interrupted.
     """
@@ -107,19 +115,20 @@ def _hashes(directory: JobDirectory, number: int) -> np.ndarray:
 
 
 def _mark(
-    directory: JobDirectory, number: int, places: set[int], input: InputFile, fields: Fields, error_line: ErrorLine
+    directory: JobDirectory, number: int, places: set[int], input: Input, fields: Fields, error_line: ErrorLine
 ) -> None:
     """Commit a shard with errors for the records at these indices, unless they have errors already."""
     errors = {error.line: error for error in _errors(directory, number)}
     failed = len(errors)
     with directory.attempt(number) as out:
-        lines = zip_longest(directory.shard(number).lines(input), _output_lines(directory, number))
+        lines = zip_longest(directory.shard(number).lines(input.file), _output_lines(directory, number))
         for place, (read, said) in enumerate(lines):
             if read is None or said is None:
                 raise Damaged("its lines are more or fewer than those of the input")
             line, given, _ = read
             if place in places and line not in errors:
-                errors[line] = repeated_id(line, _id(given, fields))
+                row = input.table.row(given) if input.table and isinstance(given, bytes) else given
+                errors[line] = repeated_id(line, _id(row, fields))
                 said = error_line(said, errors[line])
             out.write(said)
         if len(errors) > failed:

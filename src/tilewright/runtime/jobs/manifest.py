@@ -115,6 +115,7 @@ class Manifest(Sealed, frozen=True):
         its input again and compares (`JobDirectory.compare`).
         """
         cut, size, count = self.cut, self.fingerprint.get("input.bytes"), self.fingerprint.get("count")
+        size = self.fingerprint.get("input.expanded", size)  # of a compressed input
         if (
             isinstance(cut, Lines)
             and isinstance(size, int)

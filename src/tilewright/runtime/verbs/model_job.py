@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from tilewright.errors import UsageError
+from tilewright.formats.expanded import Source, open_text
 from tilewright.formats.files import same_file, spelled
 from tilewright.formats.models import CONFIG, GENERATION, table_path
-from tilewright.formats.names import check_records_name
+from tilewright.formats.names import check_records_name, kind_of_records, plain_name
 from tilewright.formats.parquet import check_installed
 from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
@@ -18,7 +19,7 @@ from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
 
-WITH_FIELDS = (".jsonl", ".parquet")  # inputs whose records have named fields
+WITH_FIELDS = (".jsonl", ".csv", ".tsv", ".parquet")  # inputs whose records have named fields
 KEEPING = (".jsonl", ".parquet")  # outputs whose records have
 
 
@@ -84,7 +85,7 @@ class RecordsJob(ModelJob):
     """The options that verbs on records share.
 
     content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
-    (name in the input, name in the output) of the fields that pass through.
+    (name in the input, name in the output) of the fields that pass through. source: what `measure` has found.
     """
 
     ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
@@ -92,6 +93,23 @@ class RecordsJob(ModelJob):
 
     content_field: str | None = field(default=None, kw_only=True)
     keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+    source: Source | None = field(default=None, kw_only=True, repr=False, compare=False)
+
+    def measure(self) -> None:
+        """Expand a compressed input once, which checks all of it. Raises InputError."""
+        if self.input and self.source is None and plain_name(self.input) != self.input:
+            with open_text(self.input, "input") as file:
+                self.source = Source(self.input, file.size)
+
+    @property
+    def text(self) -> str | Source:
+        """The input, for its readers."""
+        return self.source or self.input or ""
+
+    @property
+    def kind(self) -> str:
+        """What the input is, by its name: ".jsonl", ".csv", ".tsv", ".txt", ".parquet" or ".bin"."""
+        return kind_of_records(self.input or "")
 
     @property
     def fields(self) -> RecordFields:
@@ -103,15 +121,19 @@ class RecordsJob(ModelJob):
         named: dict[str, Value] = {} if self.content_field is None else {"content_field": self.content_field}
         if self.keep:
             named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
+        if self.kind in (".csv", ".tsv"):
+            named["input.kind"] = self.kind
+        if self.source:
+            named["input.expanded"] = self.source.expanded
         return super().fingerprint(verb) | named
 
     def check_fields(self) -> None:
         """Raises UsageError for named fields that the input cannot have, or the output cannot hold."""
         given = (self.FIELD_OPTION, self.content_field), ("--keep", ",".join(name for name, _ in self.keep) or None)
         for option, value in given:
-            if value is not None and not (self.input or "").endswith(WITH_FIELDS):
+            if value is not None and self.kind not in WITH_FIELDS:
                 raise UsageError(f"{option} names {value!r}, and the input has no fields", path=self.input,
-                                 remedy=f"give {' or '.join(WITH_FIELDS)}, or leave out {option}")  # fmt: skip
+                                 remedy=f"give {', '.join(WITH_FIELDS)}, or leave out {option}")  # fmt: skip
         if self.content_field in ("", "id"):
             raise UsageError(f"{self.FIELD_OPTION} is {self.content_field!r}; a field besides the id is wanted")
         if self.keep and not self.output.endswith(KEEPING):

@@ -54,7 +54,7 @@ class Options(JobOptions):
             "-i",
             metavar="FILE",
             help="Sentences: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
-            "token ids as int32 [n][length].",
+            "token ids as int32 [n][length]. A directory, a pattern or @LIST means many files.",
             rich_help_panel=FILES,
         ),
     ]

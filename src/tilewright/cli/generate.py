@@ -63,7 +63,7 @@ class Options(JobOptions):
             "-i",
             metavar="FILE",
             help="Prompts: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
-            "token ids as int32 [n][16].",
+            "token ids as int32 [n][16]. A directory, a pattern or @LIST means many files.",
             rich_help_panel=FILES,
         ),
     ]

@@ -36,6 +36,8 @@ class Input(Protocol):
     file: InputFile
     table: Table | None
 
+    def located(self, error: RecordError) -> RecordError: ...
+
 
 def settle_ids(directory: JobDirectory, input: Input, fields: Fields, error_line: ErrorLine, stop: Stop) -> None:
     """Commit again the shards in which a record has an id of an earlier shard, with an error for the record. Takes 8
@@ -118,7 +120,7 @@ def _mark(
     directory: JobDirectory, number: int, places: set[int], input: Input, fields: Fields, error_line: ErrorLine
 ) -> None:
     """Commit a shard with errors for the records at these indices, unless they have errors already."""
-    errors = {error.line: error for error in _errors(directory, number)}
+    errors = {(error.file, error.line): error for error in _errors(directory, number)}
     failed = len(errors)
     with directory.attempt(number) as out:
         lines = zip_longest(directory.shard(number).lines(input.file), _output_lines(directory, number))
@@ -126,14 +128,14 @@ def _mark(
             if read is None or said is None:
                 raise Damaged("its lines are more or fewer than those of the input")
             line, given, _ = read
-            if place in places and line not in errors:
+            if place in places and (where := input.file.located(line)) not in errors:
                 row = input.table.row(given) if input.table and isinstance(given, bytes) else given
-                errors[line] = repeated_id(line, _id(row, fields))
-                said = error_line(said, errors[line])
+                errors[where] = input.located(repeated_id(line, _id(row, fields)))
+                said = error_line(said, errors[where])
             out.write(said)
         if len(errors) > failed:
-            for line in sorted(errors):
-                out.error(errors[line])
+            for where in sorted(errors):
+                out.error(errors[where])
             _commit(directory, out, number)
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from tilewright.errors import UsageError
-from tilewright.formats.expanded import Source, open_text
+from tilewright.formats.expanded import Source
 from tilewright.formats.files import same_file, spelled
+from tilewright.formats.inputs import open_text
+from tilewright.formats.many_files import FileList, is_many, list_files
 from tilewright.formats.models import CONFIG, GENERATION, table_path
 from tilewright.formats.names import check_records_name, kind_of_records, plain_name
 from tilewright.formats.parquet import check_installed
@@ -93,23 +95,30 @@ class RecordsJob(ModelJob):
 
     content_field: str | None = field(default=None, kw_only=True)
     keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
-    source: Source | None = field(default=None, kw_only=True, repr=False, compare=False)
+    source: Source | FileList | None = field(default=None, kw_only=True, repr=False, compare=False)
+
+    def list_input(self) -> None:
+        """List the files of an input of many. Raises InputError, UsageError."""
+        if self.input and self.source is None and is_many(self.input):
+            self.source = list_files(self.input)
 
     def measure(self) -> None:
-        """Expand a compressed input once, which checks all of it. Raises InputError."""
-        if self.input and self.source is None and plain_name(self.input) != self.input:
+        """Expand compressed inputs once, which checks all of them. Raises InputError."""
+        if isinstance(self.source, FileList):
+            self.source = self.source.measured()
+        elif self.input and self.source is None and plain_name(self.input) != self.input:
             with open_text(self.input, "input") as file:
                 self.source = Source(self.input, file.size)
 
     @property
-    def text(self) -> str | Source:
+    def text(self) -> str | Source | FileList:
         """The input, for its readers."""
         return self.source or self.input or ""
 
     @property
     def kind(self) -> str:
         """What the input is, by its name: ".jsonl", ".csv", ".tsv", ".txt", ".parquet" or ".bin"."""
-        return kind_of_records(self.input or "")
+        return kind_of_records(self.source or self.input or "")
 
     @property
     def fields(self) -> RecordFields:
@@ -123,9 +132,35 @@ class RecordsJob(ModelJob):
             named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
         if self.kind in (".csv", ".tsv"):
             named["input.kind"] = self.kind
-        if self.source:
+        if isinstance(self.source, FileList):
+            self.source.check()
+            named = {**self.source.fields(), **named}
+        elif self.source:
             named["input.expanded"] = self.source.expanded
         return super().fingerprint(verb) | named
+
+    def files(self) -> dict[str, str]:
+        """Of many files the list has the identities."""
+        found = super().files()
+        if isinstance(self.source, FileList):
+            del found["input"]
+        return found
+
+    def check_output(self) -> None:
+        """Also of many files: the output, and what a job keeps beside it, must not be among them."""
+        super().check_output()
+        if not isinstance(self.source, FileList):
+            return
+        output = os.path.realpath(self.output)
+        for file in self.source.files:
+            path = os.path.realpath(file.path)
+            if path == output or path.startswith(f"{output}{os.sep}"):
+                raise UsageError("the output would overwrite an input", path=file.path,
+                                 remedy="choose another output")  # fmt: skip
+        folder = os.path.realpath(self.source.path)
+        if os.path.isdir(self.source.path) and output.startswith(f"{folder}{os.sep}"):
+            raise UsageError("the output is inside the input, and would be an input of the next run", path=self.output,
+                             remedy="choose an output outside, or give a pattern as the input")  # fmt: skip
 
     def check_fields(self) -> None:
         """Raises UsageError for named fields that the input cannot have, or the output cannot hold."""
@@ -152,6 +187,7 @@ class RecordsJob(ModelJob):
 def check_records(job: RecordsJob) -> None:
     """`check_output` of a job on records, which are text, or numbers in .bin files. Also raises UsageError for a file
     name that does not say what it holds, and ResourceError for Parquet where PyArrow is not installed."""
+    job.list_input()
     job.check_output()
     job.check_fields()
     check_records_name(job.input or "", "input")

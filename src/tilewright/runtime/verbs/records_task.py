@@ -11,8 +11,9 @@ import msgspec
 
 from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
-from tilewright.formats.files import InputFile
+from tilewright.formats.inputs import open_text
 from tilewright.formats.kept_types import KeptTypes
+from tilewright.formats.many_files import FileList, empty_files
 from tilewright.formats.parquet import ParquetEncoder, TextIds, kept_columns
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.durable import check_space
@@ -20,7 +21,14 @@ from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.sinks import FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Totals
+from tilewright.runtime.text_inputs import absent_fields
 from tilewright.runtime.verbs.model_job import RecordsJob
+
+
+def notices(job: RecordsJob) -> list[str]:
+    """What to say of the input before the work: kept fields that no record has, files without a byte."""
+    empty = empty_files(job.source) if isinstance(job.source, FileList) else ""
+    return [notice for notice in (absent_fields(job.text, job.fields), empty) if notice]
 
 
 class RecordsTask:
@@ -60,6 +68,8 @@ class AsParquet(RecordsTask):
         self.header(totals)
         check_space(directory.output, totals.size)
         columns = self._kept(directory, totals.shards, stop) | self.columns
+        if isinstance(self.job.source, FileList):
+            columns["error"] = "error in a file"
         for ids in ("int64", "string"):
             sink = FileSink(directory.output, partial(ParquetEncoder, columns=columns, ids=ids))
             with suppress(TextIds):  # in most files the first id already decides
@@ -72,9 +82,8 @@ class AsParquet(RecordsTask):
         fields = self.job.fields
         if not fields.keep:
             return {}
-        assert self.job.input is not None
         if self.job.kind == ".parquet":
-            with InputFile(self.job.input, "input") as file:
+            with open_text(self.job.text, "input") as file:
                 return kept_columns(file, fields)
         found = KeptTypes(tuple(shown for _, shown in fields.keep))
         for number in range(shards):

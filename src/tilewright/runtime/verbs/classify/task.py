@@ -22,11 +22,11 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import TOKENIZER, Classifier, config_of, has_tokenizer, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import absent_fields, check_has_ids
+from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
 SIZING = {  # sentences per shard: a second or two of work; and the fewest, with many workers
@@ -68,8 +68,8 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size, total = reader.bytes, reader.total
     say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
-    if absent := absent_fields(job.text, job.fields):
-        say(absent)
+    for notice in notices(job):
+        say(notice)
     return task
 
 

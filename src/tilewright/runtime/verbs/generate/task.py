@@ -24,7 +24,7 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import absent_fields, check_has_ids, check_tokenizer_fits
+from tilewright.runtime.text_inputs import check_has_ids, check_tokenizer_fits
 from tilewright.runtime.verbs.generate.job import (
     COURSE_PROMPT,
     TEXT,
@@ -35,7 +35,7 @@ from tilewright.runtime.verbs.generate.job import (
     small_batches,
 )
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
 ID_LINE = '{"id": 7, "prompt_token_ids": [1, 2]}'
@@ -66,8 +66,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
     say(f"Checking input: {counted(task.size, 'byte')}...Done!")
-    absent = absent_fields(job.text, job.fields)
-    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config), absent):
+    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config), *notices(job)):
         if notice:
             say(notice)
     return task

@@ -225,9 +225,10 @@ class _Stream:
 
     def fail(self, prompt: Prompt) -> None:
         """A prompt with its error."""
-        if prompt.error is not None:
-            self.out.error(prompt.error)
-        self.results.append((prompt, []))
+        assert prompt.error is not None
+        error = self.reader.located(prompt.error)
+        self.out.error(error)
+        self.results.append((replace(prompt, error=error), []))
 
     def write(self) -> None:
         """Write all saved results."""

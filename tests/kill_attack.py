@@ -74,6 +74,8 @@ CASES = {
     "classify jsonl to parquet": _classify("classify.jsonl", "out.parquet", **BYTES),
     "classify csv.gz to jsonl": _classify("classify.csv.gz", "out.jsonl", ("--keep", "note"), **BYTES),
     "classify files to jsonl": _classify("many", "out.jsonl", **BYTES),
+    "classify files to a file each": _classify("many", "out/", ("--per-input",), **BYTES),
+    "generate jsonl to parts": _generate("generate.jsonl", "out/", ("--shard-size", "1500")),
     "generate jsonl.zst to parquet": _generate("generate.jsonl.zst", "out.parquet", ("--keep", "id=name"), **BYTES),
     "classify parquet to parquet": _classify("classify.parquet", "out.parquet"),
     "classify binary to binary": _classify("classify.bin", "out.bin", **{"--shard-size": ("24", "60")}),

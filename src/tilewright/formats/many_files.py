@@ -12,7 +12,7 @@ import os
 import platform
 import stat
 import time
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -223,6 +223,7 @@ class Files(InputFile):
         self._opened: dict[int, InputFile] = {}
         self._read: set[int] = set()  # since the last `check_read`
         self._marks: dict[int, tuple[int, Callable[[], int]]] = {}  # by file, see `begin_part`
+        self._order: list[tuple[int, int]] = []  # (number of the first line, file) of these, sorted
 
     def close(self) -> None:
         for file in self._opened.values():
@@ -276,17 +277,19 @@ class Files(InputFile):
 
     def begin_part(self, part: Part, number: int, before: Callable[[], int]) -> None:
         """The lines of a part come next. number: of the first, among all files. before: lines of its file before it."""
+        if part.number not in self._marks:
+            insort(self._order, (number, part.number))
         self._marks[part.number] = number, before
 
     def forget_parts(self) -> None:
         """Another shard comes next."""
         self._marks.clear()
+        self._order.clear()
 
     def located(self, number: int) -> tuple[str, int]:
         """(name of the file, line from 1 in it) of the line of this number, among all files."""
-        at = max((mark for mark in self._marks.items() if mark[1][0] <= number), key=lambda mark: (mark[1][0], mark[0]))
-        first, before = at[1]
-        return self.source.files[at[0]].name, number - first + before() + 1
+        first, at = self._order[bisect_right(self._order, (number, len(self._starts))) - 1]
+        return self.source.files[at].name, number - first + self._marks[at][1]() + 1
 
     def id_of(self, number: int) -> str | int:
         """The id of a record that has none."""

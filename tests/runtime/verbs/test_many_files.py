@@ -4,12 +4,13 @@ import gzip
 import json
 import os
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpt2_models import save
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats.inputs import open_text
 from tilewright.formats.lines import read_lines
 from tilewright.formats.many_files import list_files
@@ -212,6 +213,89 @@ def test_outputs_among_the_inputs_are_refused(tmp_path, model):
         classify(ClassifyJob(model, folder, f"{folder}/out.jsonl"))
     with pytest.raises(UsageError, match="the output would overwrite an input"):
         classify(ClassifyJob(model, f"{folder}/*.jsonl", f"{folder}/a.jsonl"))
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_folder_of_parts(tmp_path, model, texts):
+    """One file per shard, in order; a damaged one is made again; what others put there is not replaced."""
+    source = write(tmp_path / "data", texts)
+    one = ClassifyJob(model, source, str(tmp_path / "one.jsonl"))
+    classify(one)
+    job = replace(one, output=f"{tmp_path}/out/", settings=Settings(shard_size=400))
+    report = classify(job)
+    found = contents(tmp_path / "out")
+    parts = [f"part-{i:05}.jsonl" for i in range(report.job["shards"])]
+    assert sorted(found) == ["_SUCCESS", *parts] and found["_SUCCESS"] == b"" and len(parts) > 3
+    assert b"".join(found[name] for name in parts) == (tmp_path / "one.jsonl").read_bytes()
+    assert verify(job.output).intact and classify(job).computed == 0
+    (tmp_path / "out" / "part-00001.jsonl").write_bytes(b"")
+    assert not verify(job.output).intact
+    assert classify(job).computed == 0 and contents(tmp_path / "out") == found
+    (tmp_path / "out" / "notes").write_bytes(b"mine")
+    with pytest.raises(ResourceError, match="holds other files than a job's"):
+        classify(replace(job, settings=Settings(restart=True)))
+
+
+def test_one_output_per_input(tmp_path, model, texts):
+    del texts["sub/e.jsonl"]
+    texts["c.jsonl"] += b'{"id": "broken\n'
+    source = write(tmp_path / "data", texts)
+    one = ClassifyJob(model, source, str(tmp_path / "one.jsonl"))
+    classify(one)
+    for size in (150, 100_000):
+        job = replace(one, output=f"{tmp_path}/{size}/", per_input=True, settings=Settings(shard_size=size))
+        assert classify(job).errors == 1 and verify(job.output).intact
+        found = contents(tmp_path / str(size))
+        names = ["a.jsonl", "b.jsonl", "c.jsonl", "d.jsonl"]
+        assert sorted(found) == ["_SUCCESS", *names] and found["b.jsonl"] == b""
+        assert b"".join(found[name] for name in names) == (tmp_path / "one.jsonl").read_bytes()
+        assert [found[name].count(b"\n") for name in names] == [1, 0, 32, 9]
+
+
+def test_folders_of_tables_and_texts(tmp_path, model):
+    pq = pytest.importorskip("pyarrow.parquet")
+    texts = {"a.jsonl": records(0, 5, k=1), "b.jsonl": records(5, 2, k=2.5)}
+    source = write(tmp_path / "data", texts)
+    job = ClassifyJob(model, source, f"{tmp_path}/out.parquet/", keep=(("k", "k"),), per_input=True)
+    classify(job)
+    found = [pq.read_table(tmp_path / "out.parquet" / f"{name}.parquet") for name in "ab"]
+    assert [table.column("k").to_pylist() for table in found] == [[1.0] * 5, [2.5] * 2]
+    assert found[0].schema.equals(found[1].schema)
+    save(tmp_path / "gpt2")
+    (tmp_path / "in.txt").write_text("the cat\nthe dog\n")
+    greedy = SamplingParams(temperature=0, max_tokens=2)
+    out = f"{tmp_path}/out.txt/"
+    generate(
+        GenerateJob(str(tmp_path / "gpt2"), str(tmp_path / "in.txt"), out, greedy, settings=Settings(shard_size=8))
+    )
+    assert sorted(contents(tmp_path / "out.txt")) == ["_SUCCESS", "part-00000.txt", "part-00001.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"per_input": True}, "--per-input needs an output that is a folder"),
+        ({"per_input": True, "output": "out/"}, r"sub/e\.jsonl is in a directory of its own"),
+        (
+            {"per_input": True, "output": "out/", "more": {"d.jsonl": b""}, "without": "sub/e.jsonl"},
+            "two inputs have the",
+        ),
+        ({"output": "out/", "answers": "a.jsonl"}, "a folder cannot be compared with answers"),
+        ({"output": "out/", "input": "in.bin"}, "a binary input has one output"),
+    ],
+)
+def test_what_no_folder_can_be(tmp_path, model, texts, options, said):
+    texts |= options.pop("more", {})
+    texts.pop(options.pop("without", ""), None)
+    source = write(tmp_path / "data", texts)
+    np.zeros((2, 6), "<i4").tofile(tmp_path / "in.bin")
+    source = str(tmp_path / options.pop("input")) if "input" in options else source
+    output = f"{tmp_path}/{options.pop('output', 'out.jsonl')}"
+    with pytest.raises(UsageError, match=said):
+        classify(ClassifyJob(model, source, output, **options))
 
 
 @pytest.mark.long

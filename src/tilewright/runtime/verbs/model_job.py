@@ -87,7 +87,8 @@ class RecordsJob(ModelJob):
     """The options that verbs on records share.
 
     content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
-    (name in the input, name in the output) of the fields that pass through. source: what `measure` has found.
+    (name in the input, name in the output) of the fields that pass through. per_input: of an output that is
+    a folder, one file per input file instead of one per shard. source: what `measure` has found.
     """
 
     ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
@@ -95,6 +96,7 @@ class RecordsJob(ModelJob):
 
     content_field: str | None = field(default=None, kw_only=True)
     keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+    per_input: bool = field(default=False, kw_only=True)
     source: Source | FileList | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def list_input(self) -> None:
@@ -116,6 +118,34 @@ class RecordsJob(ModelJob):
         return self.source or self.input or ""
 
     @property
+    def is_folder(self) -> bool:
+        """True if the output is a folder of files: its name ends with a slash."""
+        return self.output.endswith("/")
+
+    @property
+    def form(self) -> str:
+        """What the output holds: ".jsonl", ".txt", ".parquet" or ".bin". The name of a folder may say it, too."""
+        name = self.output.rstrip("/")
+        found = next((form for form in (".jsonl", ".txt", ".parquet") if name.endswith(form)), "")
+        return found or (".jsonl" if self.is_folder else ".bin")
+
+    def output_names(self) -> dict[str, str]:
+        """With per_input, the name of the output of each input file. Raises UsageError where two have one name."""
+        files = [file.name for file in self.source.files] if isinstance(self.source, FileList) else []
+        files = files or [os.path.basename(self.input or "")]
+        found: dict[str, str] = {}
+        for name in files:
+            shown = os.path.splitext(plain_name(name))[0] + self.form
+            if "/" in shown:
+                raise UsageError(f"--per-input: {name} is in a directory of its own; files of one directory are wanted",
+                                 remedy="give a pattern, as in 'data/*.jsonl'")  # fmt: skip
+            if shown in found.values():
+                raise UsageError(f"--per-input: two inputs have the output {shown}",
+                                 remedy="rename one of them, or leave out --per-input")  # fmt: skip
+            found[name] = shown
+        return found
+
+    @property
     def kind(self) -> str:
         """What the input is, by its name: ".jsonl", ".csv", ".tsv", ".txt", ".parquet" or ".bin"."""
         return kind_of_records(self.source or self.input or "")
@@ -130,6 +160,8 @@ class RecordsJob(ModelJob):
         named: dict[str, Value] = {} if self.content_field is None else {"content_field": self.content_field}
         if self.keep:
             named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
+        if self.per_input:
+            named["per_input"] = True
         if self.kind in (".csv", ".tsv"):
             named["input.kind"] = self.kind
         if isinstance(self.source, FileList):
@@ -171,7 +203,7 @@ class RecordsJob(ModelJob):
                                  remedy=f"give {', '.join(WITH_FIELDS)}, or leave out {option}")  # fmt: skip
         if self.content_field in ("", "id"):
             raise UsageError(f"{self.FIELD_OPTION} is {self.content_field!r}; a field besides the id is wanted")
-        if self.keep and not self.output.endswith(KEEPING):
+        if self.keep and self.form not in KEEPING:
             raise UsageError("--keep needs an output with fields", path=self.output,
                              remedy=f"name it {' or '.join(KEEPING)}, or leave out --keep")  # fmt: skip
         shown = [name for _, name in self.keep]
@@ -191,11 +223,28 @@ def check_records(job: RecordsJob) -> None:
     job.check_output()
     job.check_fields()
     check_records_name(job.input or "", "input")
-    check_records_name(job.output, "output")
+    if job.is_folder:
+        _check_folder(job)
+    else:
+        check_records_name(job.output, "output")
+        if job.per_input:
+            raise UsageError("--per-input needs an output that is a folder", path=job.output,
+                             remedy="end its name with a slash, as in -o out/")  # fmt: skip
     if job.answers:
         check_records_name(job.answers, "answers", (".bin",) if job.output.endswith(".bin") else (".jsonl",))
-    if job.output.endswith(".parquet"):
+    if job.form == ".parquet":
         check_installed(job.output)
+
+
+def _check_folder(job: RecordsJob) -> None:
+    """Raises UsageError for what a folder of files cannot have."""
+    if job.kind == ".bin":
+        raise UsageError("a binary input has one output, and the output is a folder", path=job.output,
+                         remedy="name the output .bin")  # fmt: skip
+    if job.answers:
+        raise UsageError("a folder cannot be compared with answers", path=job.output, remedy="write one .jsonl file")
+    if job.per_input:
+        job.output_names()
 
 
 def model_files(path: str) -> list[str]:

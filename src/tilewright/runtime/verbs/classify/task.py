@@ -26,7 +26,7 @@ from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask, notices
+from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
 SIZING = {  # sentences per shard: a second or two of work; and the fewest, with many workers
@@ -54,7 +54,7 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
     job = _on_its_device(job).as_called()
     check_paths(job)
-    kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
+    kind = RowsTask if job.form == ".parquet" else FolderTask if job.is_folder else ClassifyTask
     check_switches("classify", job.settings.without, job.device, job.dtype)
     config = config_of(job.model, Classifier)
     idle = IDLE_BERT if isinstance(config, BertConfig) else IDLE
@@ -138,6 +138,10 @@ class ClassifyTask(RecordsTask):
             with closing(self.reader()) as reader:
                 assert not isinstance(reader, TokenFile)
                 settle_ids(directory, reader, ("id",), error_line, stop)
+
+
+class FolderTask(AsFolder, ClassifyTask):
+    """A classify task whose output is a folder of JSON lines."""
 
 
 class RowsTask(AsParquet, ClassifyTask):

@@ -320,4 +320,4 @@ def empty_files(source: FileList) -> str:
     empty = [file.name for file in source.files if not file.size]
     if not empty:
         return ""
-    return f"{counted(len(empty), 'file')} of {len(source.files):,} are empty; the first is {empty[0]}"
+    return f"{len(empty):,} of {counted(len(source.files), 'input file')} without a byte; the first is {empty[0]}"

@@ -1,4 +1,4 @@
-"""Fields of a record that the user names: the one with its text, and those that pass through to its output."""
+"""Fields of a record that the user names: its text, and fields that pass through to its output."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ class RecordFields:
 
 
 PLAIN = RecordFields()
+NOTHING_KEPT: dict[str, Any] = {}  # never written to
 
 
 def check_columns(names: list[str], fields: RecordFields, path: str) -> None:

@@ -102,7 +102,7 @@ class JobOptions:
         Option(
             metavar="K/N",
             help="Compute only part K (from 0) of N, and write no output. Start N such processes, "
-            "then run the command without --part.",
+            "then run the command without --part. With K/N+ a part then helps the others with theirs.",
             rich_help_panel=RUNS,
         ),
     ] = None
@@ -135,9 +135,10 @@ def settings_of(options: Any, job: str) -> Settings:
         if given["shard_size"] < 1:
             raise typer.BadParameter("a shard has at least 1 record or byte", param_hint="--shard-size")
     if options.part is not None:
-        numbers = options.part.split("/")
+        given["helps"] = options.part.endswith("+")
+        numbers = options.part.removesuffix("+").split("/")
         if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-            raise typer.BadParameter(f"{options.part!r} is no part; write 0/8", param_hint="--part")
+            raise typer.BadParameter(f"{options.part!r} is no part; write 0/8 or 0/8+", param_hint="--part")
         given["part"] = tuple(map(int, numbers))
     if options.device != "cpu" and (options.workers, options.engine, options.part) == (None, None, None):
         given["workers"] = _gpus(options.device)

@@ -142,15 +142,16 @@ def start(
             report.first_errors = directory.first_errors(SHOWN_ERRORS)
     if settings.part:
         report.lead = False
-        report.job["part"] = "{}/{}".format(*settings.part)
-    for line in _outcome(done, settings.part):
+        report.job["part"] = "{}/{}".format(*settings.part) + "+" * settings.helps
+    for line in _outcome(done, settings):
         say(line)
     report.finish(began)
     return task, done.figures
 
 
-def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
+def _outcome(done: merge.Report, settings: Settings) -> Iterator[str]:
     """Notices about the run: work of earlier runs, and events that were not planned."""
+    part = settings.part
     for name in done.facts.get("touched", ()):
         yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
     if size := done.facts.get("shard_size"):
@@ -162,7 +163,8 @@ def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
         why = ", ".join(f"{why} ({times:,} times)" if times > 1 else why for why, times in ended.items())
         yield f"{whose} replaced: {why}; see logs/ in {done.output}.job"
     if part:
-        new = f"Part {part[0]} of {part[1]} is there, {done.computed:,} of {done.shards:,} shards are new"
+        state = "has ended" if settings.helps else "is there"
+        new = f"Part {part[0]} of {part[1]} {state}, {done.computed:,} of {done.shards:,} shards are new"
         yield f"{new}. When all are, the same command without --part makes the output"
     elif "merge" not in done.seconds:
         what = "the only shard" if done.shards == 1 else f"all {done.shards:,} shards"

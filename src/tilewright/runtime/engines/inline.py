@@ -25,6 +25,8 @@ class Inline(Engine):
             try:
                 for number in job.todo:
                     job.stop.check()
+                    if not job.claim(number):
+                        continue
                     job.at_work(0, 0)
                     job.done(run_shard(worker, job.directory, job.directory.shard(number), _Beat(job)), 0)
             finally:

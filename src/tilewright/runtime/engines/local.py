@@ -91,7 +91,7 @@ class _Hand:
 class _Supervisor:
     def __init__(self, job: Job, places: list[Place]) -> None:
         self.job, self.places = job, places
-        self.schedule = schedule(job.todo)
+        self.schedule = schedule(job.todo, job.claim)
         self.hands: dict[int, _Hand] = {}
         self.false_starts = 0
         self.ended: Counter[str] = Counter()  # workers before their time, by why

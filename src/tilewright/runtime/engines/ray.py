@@ -139,7 +139,7 @@ class _Hand:
 class _Driver:
     def __init__(self, ray: Any, job: Job, actor: Any, cores: int, *, gpu: bool) -> None:
         self.ray, self.job, self.actor, self.cores, self.gpu = ray, job, actor, cores, gpu
-        self.schedule: Schedule = schedule(job.todo)
+        self.schedule: Schedule = schedule(job.todo, job.claim)
         self.hands: dict[int, _Hand] = {}
         self.ended: Counter[str] = Counter()  # actors before their time, by why
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from tilewright.runtime.jobs.task import always
 
 TRIES = 2  # workers that a shard may end before its records run one at a time; also: workers that one record may end
 KILLS = 4  # workers that may be killed from outside at a record that runs alone, before it is doubted
@@ -94,12 +96,14 @@ class Pace:
 @dataclass
 class Schedule:
     """Gives shards to workers one at a time, so a slow worker gets fewer. Near the end a worker gets none if the others
-    would finish all of them before it finishes one. given_up: shards that ended every worker, with the reason.
+    would finish all of them before it finishes one. given_up: shards that ended every worker, with the reason. claim:
+    as in `task.Job`.
     """
 
     todo: deque[Assignment]
     paces: dict[int, Pace] = field(default_factory=dict)
     given_up: dict[int, str] = field(default_factory=dict)
+    claim: Callable[[int], bool] = always
 
     @property
     def running(self) -> int:
@@ -120,6 +124,10 @@ class Schedule:
         pace = self.paces[worker]
         if not self.todo or (pace.seconds is not None and pace.seconds > self._others_need(worker)):
             return None
+        while not self.claim(self.todo[0].shard):
+            self.todo.popleft()
+            if not self.todo:
+                return None
         pace.at = self.todo.popleft()
         pace.at.begun = time.monotonic()
         return pace.at
@@ -149,6 +157,7 @@ class Schedule:
             self.given_up[assignment.shard] = end.why
 
 
-def schedule(shards: Iterable[int | Assignment]) -> Schedule:
+def schedule(shards: Iterable[int | Assignment], claim: Callable[[int], bool] = always) -> Schedule:
     """For these shards, in this order."""
-    return Schedule(deque(Assignment(given) if isinstance(given, int) else given for given in shards))
+    todo = deque(Assignment(given) if isinstance(given, int) else given for given in shards)
+    return Schedule(todo, claim=claim)

@@ -14,8 +14,9 @@ from tilewright.errors import InternalError, Interrupted, ResourceError, Tilewri
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import spelled
 from tilewright.runtime.jobs import contents, made, trace
+from tilewright.runtime.jobs.claims import Claims, in_order
 from tilewright.runtime.jobs.cut import Cut
-from tilewright.runtime.jobs.directory import ENDED, REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.directory import CLAIMS, ENDED, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.earlier import Earlier
 from tilewright.runtime.jobs.finished import Report, save_report
@@ -88,6 +89,7 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
     touched = directory.begin(manifest, task.cut)
     if settings.part is None:  # another part may have ended this way
         directory.root.remove(ENDED)
+        directory.root.remove(CLAIMS)
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
     directory.began = began
     if touched:
@@ -196,6 +198,7 @@ class _Run:
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
         self.facts: dict[str, object] = {}
+        self.claims: Claims | None = None
         self.began: Manifest  # with the files as this run found them
         self.start = time.perf_counter()
 
@@ -232,8 +235,11 @@ class _Run:
         """Run the shards of a part. Its report counts only their records and is not saved."""
         self.watch.begin(self.directory.manifest.cut)
         self.count_committed(self.watch)
-        self.todo = [shard for shard in self.todo if shard % count == number]
-        self.compute()
+        if self.settings.helps:
+            self.help(number, count)
+        else:
+            self.todo = [shard for shard in self.todo if shard % count == number]
+            self.compute()
         check_unchanged(self.began, self.task.fingerprint())
         self.seconds["total"] = time.perf_counter() - self.start
         mine = range(number, self.directory.manifest.cut.shards, count)
@@ -250,6 +256,14 @@ class _Run:
             seconds=self.seconds,
             facts={**self.facts},
         )
+
+    def help(self, number: int, count: int) -> None:
+        """Run the shards of a part, then those of other parts that no process runs, until there are none."""
+        with Claims(self.directory, (number, count)) as self.claims:
+            while self.claims.any(todo := in_order(self.todo, (number, count))):
+                self.todo = todo
+                self.compute()
+                self.todo = self.directory.missing()  # a process may have ended in one meanwhile
 
     def finished(self) -> Report | None:
         """The report of a finished and intact job. Damaged shards are moved aside."""
@@ -290,6 +304,8 @@ class _Run:
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
             job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work)
+            if self.claims:
+                job.claim = self.claims.take
             self.engine.run(job)
             self.facts |= job.facts
         self.directory.sync()
@@ -303,6 +319,8 @@ class _Run:
 
     def done(self, record: Record, worker: int) -> None:
         self.computed += 1
+        if self.claims:
+            self.claims.release(record.shard)
         self.earlier.forget()
         self.watch.committed(record, worker)
         self.count(record.records, record.errors)

@@ -22,10 +22,10 @@ class Settings:
     verb's own. max_errors: records that may fail, None: any number. restart: throw away what was done. grace: seconds
     from a signal to the end. watchdog: seconds without a sign of life after which a worker is replaced. trace: where to
     write a Chrome trace. part: (k, n), only every n-th shard from k on, and no output: for n processes that share a job
-    without knowing of each other; the output is made by a run of all. keep_others: refuse to replace a file at the
-    output's name that this job has not made. json: a verb with --json, whose stdout gets an error as JSON where native
-    code ends the process. since: when the command began (ns since 1970); what the job reads must be older, as it was
-    read before the job began.
+    without knowing of each other; the output is made by a run of all. helps: a part then also runs shards of other
+    parts that no process runs. keep_others: refuse to replace a file at the output's name that this job has not
+    made. json: a verb with --json, whose stdout gets an error as JSON where native code ends the process. since:
+    when the command began (ns since 1970); what the job reads must be older, as it was read before the job began.
     """
 
     device: str = "cpu"
@@ -43,6 +43,7 @@ class Settings:
     watchdog: float = 600  # seconds: many times a batch of the largest model
     trace: str | None = None
     part: tuple[int, int] | None = None
+    helps: bool = False
     keep_others: bool = False
     json: bool = False
     since: int | None = None

@@ -163,10 +163,16 @@ class Watch:
         """A worker gave a sign of life. done, share: see `Beat`."""
 
 
+def always(shard: int) -> bool:
+    """The claim of a process that shares its shards with no other."""
+    return True
+
+
 @dataclass
 class Job:
     """The input of an engine. It runs `todo`, and calls `done` with each shard's record and worker. at_work: takes a
-    worker's number and the arguments of its `Beat`. stop: the engine must check it often.
+    worker's number and the arguments of its `Beat`. stop: the engine must check it often. claim: called just before a
+    shard runs; False: the shard is left out, because another process runs or has committed it.
     """
 
     task: Task
@@ -177,6 +183,7 @@ class Job:
     done: Callable[[Record, int], None]
     at_work: Callable[..., None]
     facts: dict[str, Any] = field(default_factory=dict)  # the engine's part of the report
+    claim: Callable[[int], bool] = always
 
 
 class Engine:

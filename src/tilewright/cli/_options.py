@@ -191,7 +191,7 @@ def _check_rung(op: str, name: str, device: str) -> None:
     needs a GPU that is missing."""
     from importlib import import_module
 
-    from tilewright.errors import ResourceError, UsageError
+    from tilewright.errors import ResourceError, UsageError, suggestion
     from tilewright.hardware import unavailable
     from tilewright.runtime.devices import is_gpu_elsewhere
 
@@ -202,7 +202,7 @@ def _check_rung(op: str, name: str, device: str) -> None:
     fit = [rung for rung in rungs if (engine := rung.partition(".")[0]) in wanted and not missing[engine]]
     engine, remedy = name.partition(".")[0], f"use one of: {', '.join(fit)}" if fit else "leave out --rung"
     if name not in rungs:
-        why = f"{op} has no rung {name!r}"
+        why = f"{op} has no rung {name!r}{suggestion(name, fit)}"
     elif engine not in wanted:
         other = "cuda" if device == "cpu" else "cpu"
         gpu = " on a machine with a GPU" if missing[engine] else ""

@@ -14,6 +14,7 @@ from tilewright.cli._options import MACHINE, parse_threads, verb
 from tilewright.cli._output import say, show
 from tilewright.cli._sizes import HELP as SIZE_HELP
 from tilewright.cli._sizes import sized
+from tilewright.formats.packages import install_command
 from tilewright.ops.core.ladder import operations
 
 if TYPE_CHECKING:
@@ -346,7 +347,7 @@ def _without_peers(options: Options) -> list[str]:
 
     if find_spec("torch") or (options.op != "all" and not has_peers(options.op)):
         return []
-    return ["No peers: PyTorch is not installed; pip install 'tilewright[bench]' brings it"]
+    return [f"No peers: PyTorch is not installed. To compare with it: {install_command('bench')}"]
 
 
 def _explain(tower: Any, cases: list[Any], options: Options) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from tilewright.errors import InputError, ResourceError, TilewrightError, brief
 from tilewright.formats.files import InputFile, Writable
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
+from tilewright.formats.packages import install_command
 from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
 COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS)  # and sampling fields
@@ -67,7 +68,7 @@ def _pyarrow(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        remedy = "install it: pip install 'tilewright[parquet]'"
+        remedy = f"install it: {install_command('parquet')}"
         raise ResourceError(f"Parquet needs pyarrow: {error}", path=path, remedy=remedy) from error
     return pyarrow
 

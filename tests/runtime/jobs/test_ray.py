@@ -174,7 +174,7 @@ def test_what_the_cluster_has_not(place, cluster):
 
 def test_without_ray(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ResourceError, match=r"Ray cannot be used: .*pip install 'tilewright\[ray\]'"):
+    with pytest.raises(ResourceError, match=r"Ray cannot be used: .*pip install .*\[ray\]'"):
         run(place.task(), place.output, Ray(1))
 
 

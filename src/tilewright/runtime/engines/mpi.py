@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
+from tilewright.formats.packages import install_command
 from tilewright.runtime.engines.launchers import check_size
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
@@ -56,7 +57,7 @@ class Mpi(Engine):
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             os.close(low)
-            remedy = "install MPI for Python: pip install 'tilewright[mpi]'"
+            remedy = f"install MPI for Python: {install_command('mpi')}"
             raise ResourceError(f"MPI cannot be used: {error}", remedy=remedy) from error
         self._comm = MPI.COMM_WORLD
         self.lead = self._comm.rank == 0

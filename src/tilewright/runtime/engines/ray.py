@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
+from tilewright.formats.packages import install_command
 from tilewright.runtime.engines.local import START_SECONDS, facts_of
 from tilewright.runtime.engines.schedule import Assignment, End, Schedule, schedule
 from tilewright.runtime.engines.worker import BEAT_SECONDS
@@ -42,9 +43,8 @@ class Ray(Engine):
         try:
             import ray
         except ImportError as error:
-            raise ResourceError(
-                f"Ray cannot be used: {error}", remedy="install it: pip install 'tilewright[ray]'"
-            ) from error
+            remedy = f"install it: {install_command('ray')}"
+            raise ResourceError(f"Ray cannot be used: {error}", remedy=remedy) from error
         self._ray, self._ours = ray, not ray.is_initialized()
         if self._ours:  # RAY_ADDRESS says which
             ray.init(log_to_driver=False, logging_level="ERROR")

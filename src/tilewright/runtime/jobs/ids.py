@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.formats.files import InputFile
 from tilewright.formats.lines import Row
-from tilewright.formats.records import Id, RecordError
+from tilewright.formats.records import Id, RecordError, repeated_id
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.stop import Stop
@@ -119,7 +119,7 @@ def _mark(
                 raise Damaged("its lines are more or fewer than those of the input")
             line, given, _ = read
             if place in places and line not in errors:
-                errors[line] = RecordError(line, "id", f"{_id(given, fields)!r} was given before")
+                errors[line] = repeated_id(line, _id(given, fields))
                 said = error_line(said, errors[line])
             out.write(said)
         if len(errors) > failed:

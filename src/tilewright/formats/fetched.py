@@ -1,4 +1,4 @@
-"""Local copies of objects from a store: their places, and the version of the object that each one is a copy of.
+"""Local copies of objects from a store: where the copies are, and the version of the object that each one holds.
 
 A copy never changes. Beside `objects/<key>/`, which holds the copies of one object or one folder, `objects/<key>.json`
 names their URL and their ETags. The key is a hash of the URL and the ETags, so another version gets another folder.

@@ -32,6 +32,7 @@ from tilewright.errors import (
     UsageError,
     error_json,
 )
+from tilewright.formats.fetched import as_urls
 
 VERBS = {
     "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or binary token ids.",
@@ -63,7 +64,8 @@ or the first where nothing can be resumed."""
 
 NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python says where the system gives none
 HELP = {"help_option_names": ["-h", "--help"]}
-READ = ("input", "kernel", "mine", "answers", "validate", "reference", "source")  # options that name files
+MODELS = ("model", "source")  # what --model and convert's SRC are called
+READ = ("input", "kernel", "mine", "answers", "validate", "reference")  # options that name files
 WRITTEN = ("output", "image", "trace", "destination")
 TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
@@ -121,9 +123,34 @@ def _check_files(verb: str, options: dict[str, Any]) -> None:
     """Raises UsageError where a file is standard input or output, or a pipe."""
     from tilewright.formats.files import check_no_stream
 
-    given = {name: options[name] for name in (*READ, *WRITTEN) if isinstance(options.get(name), str)}
+    given = {name: options[name] for name in (*READ, "source", *WRITTEN) if isinstance(options.get(name), str)}
     for name, path in given.items() if verb not in ("status", "verify") else ():
         check_no_stream(path, name, written=name in WRITTEN and verb != "validate")
+
+
+def _fetched(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that name an object of a store by its URL, with the paths of local copies.
+
+    Raises UsageError for a URL where a file is to be written, and what `stores.inputs.fetch` raises.
+    """
+    found: dict[str, Any] = {}
+    for name in (*MODELS, *READ, *WRITTEN):
+        given = options.get(name)
+        if not isinstance(given, str) or "://" not in given:
+            continue
+        from tilewright.runtime.stores.inputs import fetch
+        from tilewright.runtime.stores.urls import is_url, local_path
+
+        if not is_url(given):
+            continue
+        if name not in WRITTEN:
+            found[name] = fetch(given, folder=name in MODELS)
+        elif (path := local_path(given)) is not None:
+            found[name] = path
+        else:
+            what = f"the {name} is the URL {given!r}; only what is read may be an object of a store"
+            raise UsageError(what, remedy="write to a local file, and copy it")
+    return found
 
 
 def _texts(options: dict[str, Any]) -> dict[str, Any]:
@@ -155,9 +182,10 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
     def called(**options: Any) -> None:
         _options_given.set(options)
         try:
+            options |= _fetched(options)
             _check_files(verb.__name__, options)
             options |= _texts(options)
-            for name in ("model", "source"):  # what --model and convert's SRC are called
+            for name in MODELS:
                 if isinstance(options.get(name), str):
                     from tilewright.runtime.named_models import resolved
 
@@ -228,9 +256,9 @@ def fail(error: BaseException) -> None:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     if os.environ.get("TILEWRIGHT_DEBUG"):
         sys.__excepthook__(type(error), error, error.__traceback__)
-    say(f"Error: {known}", err=True)
+    say(as_urls(f"Error: {known}"), err=True)
     if _options_given.get({}).get("json"):
-        say(error_json(known))
+        say(as_urls(error_json(known)))
     sys.exit(known.exit_code)
 
 

@@ -6,24 +6,28 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from inspect import signature
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 import numpy as np
 
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.blocks import check_finite
+from tilewright.formats.embedding_modules import EmbeddingModules, embedding_modules
 from tilewright.formats.lines import json_error
 from tilewright.formats.mapped import forget
 from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
+from tilewright.formats.tokenizer_settings import read_truncation
 from tilewright.models import dcgan, gpt2, textcnn
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import CONFIGS, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.text_vectors import TextVectors
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.named_models import check_model, model_path
@@ -214,13 +218,48 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
         verb = VERBS.get(given.model_type, "classify")
         check_switches(verb, without, place_for(device, dtype), dtype, parameter="without")
     config, weights = read_weights(path)
+    _check_options(config, options)
     model = build(config, weights, device=device, dtype=dtype, **options)
     if isinstance(model, GPT2 | TextCNN | Bert):
         whole = not isinstance(model, Bert) or os.path.isfile(os.path.join(path, TOKENIZER))
         model.tokenizer = tokenizer_of(path) if whole else None  # a BERT's vocab.json lacks the special tokens
+    if isinstance(model, Bert):
+        set_vectors(model, path)
     if isinstance(model, GPT2):
         model.stop_ids = eos_token_ids(path) or model.config.stop_ids
     return model
+
+
+def _check_options(config: Config, options: dict[str, Any]) -> None:
+    """Raises WrongType for an option that the model's class does not take."""
+    known = [name for name in signature(KINDS[config.model_type].model).parameters if name not in ("config", "weights")]
+    for name, value in options.items():
+        if name not in known:
+            rule = f"a {config.model_type} takes {', '.join(sorted(known))}"
+            raise WrongType(parameter=name, value=f"{value!r:.100}", rule=rule, remedy="leave it out")
+
+
+def set_vectors(model: Bert, path: str | os.PathLike[str]) -> None:
+    """Let the model make its vectors as the files of its directory say. Raises InputError."""
+    modules = embedding_modules(path, model.config.hidden_size)
+    if modules.lowercase and model.tokenizer:
+        model.tokenizer.lowercase()
+    model.vectors = TextVectors(modules, model.config.hidden_size, dense_weights(modules), model.dtype)
+
+
+def dense_weights(modules: EmbeddingModules) -> Weights:
+    """The mapped, finite weights of the dense layers after an encoder, as `TextVectors` takes them. Raises
+    InputError."""
+    weights: Weights = {}
+    for i, layer in enumerate(modules.layers):
+        wanted = {"linear.weight": f"{i}.weight", **({"linear.bias": f"{i}.bias"} if layer.bias else {})}
+        for name, stored in map_directory(layer.path).items():
+            if name not in wanted:
+                raise InputError(f"tensor {name[:200]!r} is no part of a dense layer", path=stored.path)
+            check_finite(name, stored.array, stored.path)
+            float16 = stored.array.dtype == np.float16
+            weights[wanted[name]] = stored.array.astype(np.float32) if float16 else stored.array
+    return weights
 
 
 def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
@@ -260,7 +299,9 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
     Raises InputError for a damaged one, and for one of the two files without the other."""
     name = os.path.join(path, TOKENIZER)
     if os.path.isfile(name):
-        return Tokenizer(name)
+        tokenizer = Tokenizer(name)
+        tokenizer.truncation = read_truncation(path)
+        return tokenizer
     files = [os.path.join(path, part) for part in (VOCAB, MERGES)]
     there = [os.path.isfile(file) for file in files]
     if not any(there):

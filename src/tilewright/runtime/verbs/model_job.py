@@ -13,6 +13,7 @@ from tilewright.formats.names import check_records_name
 from tilewright.formats.parquet import check_installed
 from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
+from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
 from tilewright.runtime.fingerprint import as_called, fingerprint
 from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.jobs.settings import Settings
@@ -146,5 +147,5 @@ def model_files(path: str) -> list[str]:
         return [table_path(path)]
     weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]
     older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else (VOCAB, MERGES)
-    names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, *older, WEIGHTS, INDEX, *weights))
+    names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, *older, WEIGHTS, INDEX, *weights))
     return [*(os.path.join(path, name) for name in names), table_path(path)]

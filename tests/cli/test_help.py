@@ -46,7 +46,7 @@ def test_defaults_are_shown(run):
 def test_the_workloads_of_bench_are_whole_sentences(run):
     _, out, _ = run("bench", "--help")
     listed = " ".join(out.partition("Commands:")[2].split())
-    assert "on a GPU, beside cuDNN and CuPy." in listed and "All must write the same bytes." in listed
+    assert "on a GPU, beside cuDNN and CuPy." in listed and "All runs must write the same bytes." in listed
 
 
 def test_ladder_without_an_operation_lists_them(run):

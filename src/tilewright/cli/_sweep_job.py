@@ -50,7 +50,7 @@ class JobOptions:
             "--images",
             "-n",
             metavar="LIST",
-            help="Numbers of records: sentences, prompts, images or planes. One number is no parameter of the sweep.",
+            help="Numbers of records: sentences, prompts, images or planes. One number sets it for all points.",
             show_default="by the job and the device",
             rich_help_panel=WHOLE,
         ),
@@ -66,7 +66,12 @@ class JobOptions:
     ] = None
     gpus: Annotated[
         str | None,
-        Option("--gpus", metavar="LIST", help="As --workers, with --device cuda.", rich_help_panel=WHOLE),
+        Option(
+            "--gpus",
+            metavar="LIST",
+            help="Numbers of GPUs: the same as --workers with --device cuda.",
+            rich_help_panel=WHOLE,
+        ),
     ] = None
     model: Annotated[
         str | None,

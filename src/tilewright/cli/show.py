@@ -99,9 +99,9 @@ def show(options: Options) -> None:
     tilewright show matmul simt.strip --drawing > strip.svg
     tilewright show matmul --save
 
-    A CPU kernel is compiled anew, which takes seconds: only then is its assembly there. A GPU kernel shows its
-    registers, shared memory and occupancy where there is a GPU; the rest needs none. Without RUNG all kernels that run
-    on this machine are compiled, which takes a minute, and listed in a table.
+    A CPU kernel is compiled again, to get its assembly; this takes seconds. Registers, shared memory and occupancy of a
+    GPU kernel are shown only on a machine with a GPU. Without RUNG, all kernels that run on this machine are compiled,
+    which takes a minute, and listed in a table.
     """
     ladder = _ladder(options)
     if not options.rung:

@@ -65,8 +65,8 @@ def slurm(options: Options) -> None:
     \b
     tilewright slurm -n 8 --time 04:00:00 --script job.sh classify --model critic -i in.jsonl -o out.jsonl
 
-    Slurm sends a signal before the time limit. The job then saves its finished shards, and the script queues itself
-    again. --array needs no MPI: each task of the array computes its part of the shards.
+    Slurm sends the job a signal before the time limit. The job then saves its finished shards, and the script submits
+    itself again. With --array the job needs no MPI: each task of the array computes its part of the shards.
     """
     from typer import BadParameter
 

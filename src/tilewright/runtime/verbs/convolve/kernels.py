@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, suggestion
 from tilewright.formats.course_volumes import read_text_kernel
 from tilewright.formats.names import axes_of
 from tilewright.formats.raw_volumes import open_npy
@@ -22,12 +22,18 @@ NAMES = "gaussian:SIGMA, box:SIZE (both in voxels), laplace, sobel:AXIS, FILE.tx
 TRUNCATE = 4.0  # radius of a Gaussian in standard deviations, as in scipy.ndimage
 MAX_SIZE = 1 << 20  # taps along an axis
 MAX_SIGMA = MAX_SIZE / 2 / TRUNCATE
-RULES = {
-    "gaussian": f"SIGMA is a decimal from 0 and below {MAX_SIGMA:,.0f}, in voxels: divide millimetres by the voxel "
-    "size. Give one, as in gaussian:0.5, or one for each axis, as in gaussian:1,2,2; 0 leaves an axis unfiltered",
-    "box": f"SIZE is an integer from 1 to {MAX_SIZE - 1:,}, in voxels, as in box:3, or one for each axis: box:1,3,3",
-    "laplace": "laplace has no parameter",
-    "sobel": "AXIS is 0, 1 or 2, as in sobel:0",
+RULES = {  # of a name's parameter, and what to give
+    "gaussian": (
+        f"SIGMA is a decimal from 0 and below {MAX_SIGMA:,.0f}, in voxels",
+        "give one, as in gaussian:0.5, or one for each axis, as in gaussian:1,2,2. 0 leaves an axis unfiltered. Divide "
+        "millimetres by the voxel size",
+    ),
+    "box": (
+        f"SIZE is an integer from 1 to {MAX_SIZE - 1:,}, in voxels",
+        "give one, as in box:3, or one for each axis, as in box:1,3,3",
+    ),
+    "laplace": ("laplace has no parameter", "give laplace alone"),
+    "sobel": ("AXIS is 0, 1 or 2", "give one, as in sobel:0"),
 }
 FUNCTIONS = {"gaussian": "gaussian_filter", "box": "uniform_filter", "laplace": "laplace", "sobel": "sobel"}
 MAX_TAPS = 1 << 24  # of a kernel that is no product of lines, about 255 per side: a voxel would take milliseconds
@@ -95,11 +101,13 @@ def kernel_of(text: str) -> Kernel:
         return Kernel(text, lines=_lines([_gaussian(sigma) for sigma in numbers]))
     if name == "box" and numbers and all(1 <= n < MAX_SIZE and n == int(n) for n in numbers):
         return Kernel(text, lines=_lines([np.full(int(n), 1 / int(n)) for n in numbers]))
-    remedy = f"give one of {NAMES}"
+    if name in RULES:
+        rule, remedy = RULES[name]
+        raise UsageError(f"{text!r} is no kernel: {rule}", remedy=remedy)
+    near, remedy = suggestion(name, RULES), f"give one of {NAMES}"
     if os.path.exists(text):
-        remedy += "; name the file .txt or .npy"
-    rule = f": {RULES[name]}" if name in RULES else ""
-    raise UsageError(f"{text!r} is no kernel{rule}", remedy=remedy)
+        remedy += ". Name the file .txt or .npy"
+    raise UsageError(f"{text!r} is no kernel{near}", remedy=remedy)
 
 
 def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:

@@ -104,7 +104,7 @@ class Text:
         assert isinstance(config, GPT2Config)
         weights = setting.weights or gpt2.random_weights(config, seed=1)
         self.prompts = gpt2.random_prompts(config, most)
-        self.each = min(TOKENS, config.n_positions - self.prompts.shape[1])
+        self.each = min(TOKENS, config.context - self.prompts.shape[1])
         self.setting = gpt2.Setting(config, weights, self.prompts, most, tokens=self.each, device=setting.device)
         self.engine = gpt2.ours(config, weights, setting.dtype, setting.device)
         self.size = f"{gpt2.model_name(config)}, {self.prompts.shape[1]} -> {self.each} tokens"

@@ -111,14 +111,14 @@ def _planned(given: list[str], module: Any, options: Any, memory: int | None) ->
     if name == "generate":
         options.output = options.output or "out.jsonl"
     if made:
-        from tilewright.models.gpt2 import GPT2Config
+        from tilewright.models.decoder import DecoderConfig
         from tilewright.runtime.load import config_of
         from tilewright.runtime.verbs.generate.task import check_forced
 
         options.input = ""
         job = _job_of(module, options, memory)
         device = place_for(job.device, job.dtype)
-        check_forced(job.params, job.settings.rungs, device, config_of(job.model, GPT2Config))
+        check_forced(job.params, job.settings.rungs, device, config_of(job.model, DecoderConfig))
         found = plans.plan_made(job, options.length, memory)
         head, disk = _made(found, options), []
         told = {"verb": "plan", "job": name, "model": job.model, "device": device, "dtype": job.dtype,

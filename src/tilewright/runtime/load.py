@@ -22,11 +22,13 @@ from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.tokenizer_settings import read_truncation
-from tilewright.models import dcgan, gpt2, textcnn
+from tilewright.models import dcgan, gpt2, opt, textcnn
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import CONFIGS, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
+from tilewright.models.decoder import DecoderConfig, DecoderModel
 from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.opt import OPT, OPTConfig
 from tilewright.models.text_vectors import TextVectors
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import place_for
@@ -40,13 +42,13 @@ if TYPE_CHECKING:
     from tilewright.generation.prompts import Prompt
     from tilewright.generation.sampling import SamplingParams
 
-Config = TextCNNConfig | GPT2Config | DCGANConfig | BertConfig
-Model = TextCNN | GPT2 | DCGAN | Bert
+Config = TextCNNConfig | DecoderConfig | DCGANConfig | BertConfig
+Model = TextCNN | DecoderModel | DCGAN | Bert
 DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
 DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
 Weights = dict[str, np.ndarray]
 Classifier = TextCNNConfig | BertConfig
-C = TypeVar("C", TextCNNConfig, GPT2Config, DCGANConfig)
+C = TypeVar("C", TextCNNConfig, DecoderConfig, DCGANConfig)
 Wanted = TypeVar("Wanted", bound=Config)
 TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
@@ -63,13 +65,15 @@ class Kind(NamedTuple):
 
 KINDS = {
     textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
-    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: gpt2.own_name, gpt2.TIES),
+    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: config.own_name, gpt2.TIES),
+    opt.MODEL_TYPE: Kind(OPTConfig, OPT, lambda config: config.own_name, opt.TIES),
     dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
     **{name: Kind(config, Bert, lambda config: config.own_name) for name, config in CONFIGS.items()},
 }
 
 
-VERBS = dict.fromkeys(KINDS, "classify") | {gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}
+DECODERS = tuple(name for name, kind in KINDS.items() if issubclass(kind.config, DecoderConfig))
+VERBS = dict.fromkeys(KINDS, "classify") | dict.fromkeys(DECODERS, "generate") | {dcgan.MODEL_TYPE: "draw"}
 
 
 def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config:
@@ -160,7 +164,7 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
 
 if TYPE_CHECKING:
 
-    class AnyModel(GPT2, TextCNN, DCGAN, Bert):  # type: ignore[misc]
+    class AnyModel(DecoderModel, TextCNN, DCGAN, Bert):  # type: ignore[misc]
         """A model whose family only its files tell: an editor offers the methods of every family."""
 
         @overload  # type: ignore[override]
@@ -220,12 +224,12 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     config, weights = read_weights(path)
     _check_options(config, options)
     model = build(config, weights, device=device, dtype=dtype, **options)
-    if isinstance(model, GPT2 | TextCNN | Bert):
+    if isinstance(model, DecoderModel | TextCNN | Bert):
         whole = not isinstance(model, Bert) or os.path.isfile(os.path.join(path, TOKENIZER))
         model.tokenizer = tokenizer_of(path) if whole else None  # a BERT's vocab.json lacks the special tokens
     if isinstance(model, Bert):
         set_vectors(model, path)
-    if isinstance(model, GPT2):
+    if isinstance(model, DecoderModel):
         model.stop_ids = eos_token_ids(path) or model.config.stop_ids
     return model
 
@@ -276,7 +280,7 @@ def build(config: TextCNNConfig, weights: Weights, **options: Any) -> TextCNN: .
 @overload
 def build(config: BertConfig, weights: Weights, **options: Any) -> Bert: ...
 @overload
-def build(config: GPT2Config, weights: Weights, **options: Any) -> GPT2: ...
+def build(config: DecoderConfig, weights: Weights, **options: Any) -> DecoderModel: ...
 @overload
 def build(config: DCGANConfig, weights: Weights, **options: Any) -> DCGAN: ...
 @overload

@@ -289,7 +289,8 @@ class _Run:
         begin = time.perf_counter()
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
-            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work)
+            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work,
+                      other=self.other)  # fmt: skip
             self.engine.run(job)
             self.facts |= job.facts
         self.directory.sync()
@@ -305,6 +306,11 @@ class _Run:
         self.computed += 1
         self.earlier.forget()
         self.watch.committed(record, worker)
+        self.count(record.records, record.errors)
+
+    def other(self, record: Record) -> None:
+        self.earlier.forget()
+        self.watch.committed(record, None)
         self.count(record.records, record.errors)
 
     def count(self, records: int, errors: int) -> None:

@@ -228,6 +228,15 @@ class Seen(Watch):
         self.committed = lambda record, worker: call(record)
 
 
+def run_by_url(task, url, engine, settings):
+    """As `run`, for an output in a store."""
+    from tilewright.runtime.stores.lead import run_at
+    from tilewright.runtime.stores.stage import staged
+
+    with staged(url) as output, engine:
+        return run_at(url, task, output, engine, settings, Watch())
+
+
 def main() -> None:
     """`python -c "import toy_jobs; toy_jobs.main()" '{"task": ..., "output": ..., ...}'`: a job in its own process."""
     import json
@@ -250,8 +259,13 @@ def main() -> None:
     task = kinds[said.get("task", "squares")](said["input"], knobs=Knobs(**knobs))
     engines = {"inline": Inline, "mpi": Mpi, "mpi on GPUs": lambda: Mpi(gpu=True)}
     engine = engines.get(said["engine"], lambda: Local(said["engine"]))()
+    options = Settings(**said.get("options", {}))
     try:
-        report = run(task, said["output"], engine, Settings(**said.get("options", {})))
+        report = (
+            run_by_url(task, said["output"], engine, options)
+            if "://" in said["output"]
+            else run(task, said["output"], engine, options)
+        )
     except TilewrightError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

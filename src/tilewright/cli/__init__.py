@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from importlib import import_module
 from inspect import cleandoc
@@ -32,7 +33,6 @@ from tilewright.errors import (
     UsageError,
     error_json,
 )
-from tilewright.formats.fetched import as_urls
 
 VERBS = {
     "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or binary token ids.",
@@ -66,6 +66,7 @@ NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python say
 HELP = {"help_option_names": ["-h", "--help"]}
 MODELS = ("model", "source")  # what --model and convert's SRC are called
 READ = ("input", "kernel", "mine", "answers", "validate", "reference")  # options that name files
+STORED = ("generate", "classify", "status", "verify")  # verbs whose output may be the URL of an object
 WRITTEN = ("output", "image", "trace", "destination")
 TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
@@ -128,8 +129,9 @@ def _check_files(verb: str, options: dict[str, Any]) -> None:
         check_no_stream(path, name, written=name in WRITTEN and verb != "validate")
 
 
-def _fetched(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that name an object of a store by its URL, with the paths of local copies.
+def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str, Any]:
+    """Options that name an object of a store by its URL, with the paths of local copies. opened: closed when the verb
+    is done; then the local copy of an output goes.
 
     Raises UsageError for a URL where a file is to be written, and what `stores.inputs.fetch` raises.
     """
@@ -139,6 +141,7 @@ def _fetched(options: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(given, str) or "://" not in given:
             continue
         from tilewright.runtime.stores.inputs import fetch
+        from tilewright.runtime.stores.stage import staged
         from tilewright.runtime.stores.urls import is_url, local_path
 
         if not is_url(given):
@@ -147,8 +150,12 @@ def _fetched(options: dict[str, Any]) -> dict[str, Any]:
             found[name] = fetch(given, folder=name in MODELS)
         elif (path := local_path(given)) is not None:
             found[name] = path
+        elif name == "output" and verb in STORED:
+            job = given if verb in ("generate", "classify") else given.removesuffix("/").removesuffix(".job")
+            found[name] = opened.enter_context(staged(job))
         else:
-            what = f"the {name} is the URL {given!r}; only what is read may be an object of a store"
+            outputs = "the outputs of generate and classify, whose shards are joined at the end"
+            what = f"the {name} is the URL {given!r}; what is written to a store are {outputs}"
             raise UsageError(what, remedy="write to a local file, and copy it")
     return found
 
@@ -182,15 +189,16 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
     def called(**options: Any) -> None:
         _options_given.set(options)
         try:
-            options |= _fetched(options)
-            _check_files(verb.__name__, options)
-            options |= _texts(options)
-            for name in MODELS:
-                if isinstance(options.get(name), str):
-                    from tilewright.runtime.named_models import resolved
+            with ExitStack() as opened:
+                options |= _fetched(verb.__name__, options, opened)
+                _check_files(verb.__name__, options)
+                options |= _texts(options)
+                for name in MODELS:
+                    if isinstance(options.get(name), str):
+                        from tilewright.runtime.named_models import resolved
 
-                    options[name] = resolved(options[name], options.get("output") or options.get("destination"))
-            verb(**options)
+                        options[name] = resolved(options[name], options.get("output") or options.get("destination"))
+                verb(**options)
         except (typer.Exit, SystemExit):
             raise
         except typer.BadParameter as error:
@@ -256,9 +264,9 @@ def fail(error: BaseException) -> None:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     if os.environ.get("TILEWRIGHT_DEBUG"):
         sys.__excepthook__(type(error), error, error.__traceback__)
-    say(as_urls(f"Error: {known}"), err=True)
+    say(f"Error: {known}", err=True)
     if _options_given.get({}).get("json"):
-        say(as_urls(error_json(known)))
+        say(error_json(known))
     sys.exit(known.exit_code)
 
 

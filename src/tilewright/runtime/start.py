@@ -23,6 +23,8 @@ from tilewright.runtime.kernel_cache import cache_or_none, first_run
 from tilewright.runtime.process import bus_errors
 from tilewright.runtime.progress import Figures, JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase, quiet
+from tilewright.runtime.stores.lead import check_engine, run_at
+from tilewright.runtime.stores.stage import url_of
 
 ENGINES = ("inline", "local", "mpi", "ray")
 
@@ -115,6 +117,8 @@ def start(
     on_gpu = settings.is_inline and settings.device != "cpu"
     faults = gpu_faults() if on_gpu else nullcontext()  # else the worker is replaced
     alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
+    if url_of(job.output):
+        check_engine(settings)
     with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
         report.lead = engine.lead
         if engine.lead:
@@ -135,7 +139,11 @@ def start(
             JobProgress(unit, stops_in=lambda: stop.left(settings.grace)) as watch,
             _resumable(settings, watch.figures),
         ):
-            done = run_within(task, job.output, engine, replace(settings, since=since), watch)
+            url, ours = url_of(job.output), replace(settings, since=since)
+            if url:
+                done = run_at(url, task, job.output, engine, ours, watch)
+            else:
+                done = run_within(task, job.output, engine, ours, watch)
     _fold(report, done, watch.figures)
     if done.errors:
         with JobDirectory(job.output) as directory:

@@ -303,7 +303,8 @@ class _Run:
         begin = time.perf_counter()
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
-            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work)
+            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work,
+                      other=self.other)  # fmt: skip
             if self.claims:
                 job.claim = self.claims.take
             self.engine.run(job)
@@ -323,6 +324,11 @@ class _Run:
             self.claims.release(record.shard)
         self.earlier.forget()
         self.watch.committed(record, worker)
+        self.count(record.records, record.errors)
+
+    def other(self, record: Record) -> None:
+        self.earlier.forget()
+        self.watch.committed(record, None)
         self.count(record.records, record.errors)
 
     def count(self, records: int, errors: int) -> None:

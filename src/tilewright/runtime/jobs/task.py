@@ -168,11 +168,27 @@ def always(shard: int) -> bool:
     return True
 
 
+class Source(Protocol):
+    """Hands out the shards of a job that other processes work on, too."""
+
+    @property
+    def over(self) -> bool:
+        """True if no shard is left, neither for this process nor at work elsewhere."""
+
+    def next(self) -> int | None:
+        """A shard that nobody else has; None if there is none at present. Raises ResourceError, and InternalError for a
+        shard that ended too many processes."""
+
+    def drop(self, number: int) -> None:
+        """This process does not run the shard any more, because it ended its workers."""
+
+
 @dataclass
 class Job:
     """The input of an engine. It runs `todo`, and calls `done` with each shard's record and worker. at_work: takes a
     worker's number and the arguments of its `Beat`. stop: the engine must check it often. claim: called just before a
-    shard runs; False: the shard is left out, because another process runs or has committed it.
+    shard runs; False: the shard is left out, because another process runs or has committed it. other: takes the record
+    of a shard that another process has committed. source: if others work on the job, hands out the shards of `todo`.
     """
 
     task: Task
@@ -184,6 +200,8 @@ class Job:
     at_work: Callable[..., None]
     facts: dict[str, Any] = field(default_factory=dict)  # the engine's part of the report
     claim: Callable[[int], bool] = always
+    other: Callable[[Record], None] = lambda record: None
+    source: Source | None = None
 
 
 class Engine:

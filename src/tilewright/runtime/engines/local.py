@@ -40,7 +40,8 @@ class Local(Engine):
         self.workers, self.gpus = workers, gpus
 
     def run(self, job: Job) -> None:
-        """Raises what a worker does, Interrupted, InternalError for shards that end every worker, ResourceError."""
+        """Raises the errors of the workers; Interrupted; InternalError for shards that kill every worker;
+        ResourceError."""
         count = min(self.workers, len(job.todo))
         _Supervisor(job, places(count, self.gpus)).run()
 
@@ -121,7 +122,7 @@ class _Supervisor:
             raise self.gave_up()
 
     def work(self, woken: socket.socket) -> None:
-        """Runs until all shards are committed or given up; after a signal, until the running shards are."""
+        """Run until all shards are committed or given up. After a signal, finish only the running shards."""
         stop, grace = self.job.stop, self.job.settings.grace
         while not self.schedule.over:
             if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
@@ -153,7 +154,7 @@ class _Supervisor:
         self.schedule.more = not source.over
 
     def hire(self) -> None:
-        """Start a process in each place without one, as long as there are shards for it."""
+        """Start the missing worker processes, as long as there are shards for them."""
         wanted = len(self.schedule.todo) + self.schedule.running
         for place in self.places:
             if place.number not in self.hands and len(self.hands) < wanted:
@@ -277,7 +278,7 @@ class _Supervisor:
         )
 
     def records(self, number: int) -> str:
-        """Which part of the input a shard is."""
+        """The part of the input that a shard holds, for a message."""
         cut = self.job.directory.manifest.cut
         if not hasattr(cut, "span"):
             return "it is the whole input"
@@ -309,7 +310,8 @@ class _Supervisor:
 
 
 def _wake_up(fd: int) -> int:
-    """Signals write to this descriptor, so that `wait` returns; the earlier one, -1 outside the main thread."""
+    """Make signals write to this descriptor, so that `wait` returns. Returns the descriptor that was set before; -1
+    outside the main thread."""
     try:
         return signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
     except ValueError:

@@ -1,9 +1,9 @@
 """Finds ids that occur twice in different shards, and makes errors of them. It runs after all shards, in bounded
 memory.
 
-A shard's notes are one 64-bit hash per record, in order: of its id, or 0 where it has none. Two different ids of a
-million meet by chance once in 40 million files. A later record with an id that occurred before gets the same error as
-in a run without shards.
+A shard's notes are one 64-bit hash per record, in order: of its id, or 0 where it has none. In a file of a million ids,
+two different ids have the same hash with a probability of one in 40 million. If an id occurs again, the later record
+gets the same error as in a job of one shard.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Fields = tuple[str, ...]  # of an input line that may have its id, the first one
 
 
 def settle_ids(directory: JobDirectory, input: InputFile, fields: Fields, error_line: ErrorLine, stop: Stop) -> None:
-    """Commit again the shards in which a record has an id of an earlier shard, with an error for the record. Takes 8
-    bytes of memory per repeated id. Raises DamagedShards, Interrupted.
+    """If a record has an id that occurred in an earlier shard, commit its shard again with an error for this record.
+    Takes 8 bytes of memory per repeated id. Raises DamagedShards, Interrupted.
     """
     for number, places in given_before(directory, stop):
         stop.check()

@@ -83,7 +83,8 @@ def run_within(
 
 
 def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
-    """Begin or resume the job in a directory whose lease is held, until the part or the whole is done."""
+    """Begin or resume the job in a directory whose lease this run holds. Returns when the part, or the whole job, is
+    finished."""
     task, directory, settings = work.task, work.directory, work.settings
     files = task.files() if isinstance(task, Reading) else {}
     touched = directory.begin(manifest, task.cut)
@@ -105,8 +106,8 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
 
 @contextmanager
 def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
-    """The job's directory with its lease. It is made again if another run, which had nothing to keep, removes it
-    meanwhile."""
+    """The job's directory with its lease. If another run removes the directory meanwhile, because it had nothing to
+    save, it is made again."""
     for left in reversed(range(REMOVED)):
         with ExitStack() as stack:
             try:
@@ -146,7 +147,7 @@ def check_part(settings: Settings) -> None:
 
 @contextmanager
 def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
-    """If the job ends before its first shard, for a reason that the user is told, its directory is removed."""
+    """Within the block, an error that is reported to the user before the first shard removes the job's directory."""
     try:
         yield
     except TilewrightError as error:
@@ -158,7 +159,7 @@ def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
 
 @contextmanager
 def _telling(work: _Run) -> Iterator[None]:
-    """Adds to an interruption's message what the job has saved."""
+    """Within the block, the message of Interrupted also says what the job has saved."""
     try:
         yield
     except Interrupted as error:
@@ -186,7 +187,7 @@ def _kept(work: _Run) -> str:
 
 
 class _Run:
-    """is_settled: files of earlier runs are cleaned up, and an output of others was refused; the shards come next."""
+    """is_settled: files of earlier runs have been cleaned up, and the output may be replaced. Next the shards run."""
 
     def __init__(
         self, task: Task, directory: JobDirectory, engine: Engine, settings: Settings, stop: Stop, watch: Watch

@@ -62,7 +62,7 @@ class Beat(Protocol):
     def __call__(self, done: int = 0, share: float | None = None) -> None: ...
 
     def at(self, record: int) -> None:
-        """This record comes next and alone: if the worker ends now, it is to blame."""
+        """This record runs next, alone. If the worker dies now, the record is blamed."""
 
 
 class Worker(Protocol):
@@ -128,11 +128,11 @@ class Reading(Protocol):
 
 @runtime_checkable
 class Settling(Protocol):
-    """A task whose output for a record may depend on earlier shards."""
+    """A task in which the output for a record may depend on earlier shards."""
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
-        """Called when all shards exist: commits the shards again whose output must change. Shards that it has settled
-        before stay as they are. Raises DamagedShards or Interrupted."""
+        """Called when all shards exist. It commits those shards again whose output must change, except the ones that it
+        has changed before. Raises DamagedShards or Interrupted."""
 
 
 @runtime_checkable
@@ -146,7 +146,7 @@ class Assembling(Protocol):
         """Raises ResourceError if one of them cannot be written."""
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-        """Write each of them completely or not at all; return (bytes, sha256) of each. Raises DamagedShards or
+        """Write each output completely or not at all. Returns (bytes, sha256) of each. Raises DamagedShards or
         Interrupted."""
 
 
@@ -206,8 +206,8 @@ class Job:
 
 class Engine:
     """Runs shards; the whole job is inside its `with` block. lead: this process plans, merges and reports; other ranks
-    of MPI follow it. ends_workers: if `run` raises, no worker runs any more. watches: the job survives the death of a
-    worker, so doubted records may run again."""
+    of MPI follow it. ends_workers: when `run` raises, it has stopped all workers. watches: the job survives the death
+    of a worker, so doubted records may run again."""
 
     lead = True
     ends_workers = True

@@ -71,7 +71,8 @@ class ModelJob:
         return fields
 
     def check_output(self) -> None:
-        """Raises UsageError if the output is the input, the answers or a file of the model, there or not yet."""
+        """Raises UsageError if the output's path is that of the input, of the answers or of a file of the model, even
+        of a file that does not exist yet."""
         read = {"input": self.input, "answers": self.answers, "model": self.model}
         read |= {f"model's {os.path.basename(path)}": path for path in model_files(self.model)}
         for name, path in read.items():
@@ -129,8 +130,8 @@ class RecordsJob(ModelJob):
 
 
 def check_records(job: RecordsJob) -> None:
-    """`check_output` of a job on records, which are text, or numbers in .bin files. Also raises UsageError for a file
-    name that does not say what it holds, and ResourceError for Parquet where PyArrow is not installed."""
+    """`check_output` for a job on records (text, or numbers in .bin files). Also raises UsageError for a file name
+    without a known suffix, and ResourceError for Parquet if PyArrow is not installed."""
     job.check_output()
     job.check_fields()
     check_records_name(job.input or "", "input")

@@ -32,7 +32,7 @@ class RecordsTask:
         return self.job.files()
 
     def header(self, totals: Totals) -> bytes:
-        """Nothing stands before the records. Raises InputError for an input without records."""
+        """The bytes before the first record: none. Raises InputError for an input without records."""
         if totals.records == 0:
             raise InputError("the input holds 0 records", path=self.job.input)
         return b""

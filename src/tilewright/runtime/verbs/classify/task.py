@@ -82,7 +82,7 @@ def _on_its_device(job: ClassifyJob) -> ClassifyJob:
 
 
 def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
-    """Raises UsageError or InputError for what only a TextCNN takes, and for what a BERT lacks."""
+    """For a BERT: raises UsageError or InputError for options of a TextCNN, and for missing files of the tokenizer."""
     config.check_classifier()
     if job.device != "cpu":
         raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")

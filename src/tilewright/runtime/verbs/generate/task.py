@@ -126,7 +126,7 @@ def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:
-    """The operation that a job does not need if all its prompts have these parameters."""
+    """The operations that a job does not run if all its prompts have these parameters."""
     runs = params.choosing_operations
     if "sample" not in runs:
         remedy = "force a rung of matmul_argmax, or give a --temperature above 0"
@@ -155,11 +155,10 @@ class RowsTask(AsParquet, GenerateTask):
 
 def sizing_for(device: str, params: SamplingParams) -> Sizing:
     """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU, and enough to
-    fill its batches. On an H200 a shard costs 0.1 s besides its tokens, and 3 << 19 tokens take 3 s.
-
-    Shards of a small job are smaller if that costs little. Measured with 1,536 prompts on two cores of a Xeon: poet
-    with 64 new tokens took as long in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model
-    in bfloat16 with 8 new tokens took a tenth longer in shards of 512 than in one shard.
+    fill its batches. On an H200 each shard adds 0.1 s, and 3 << 19 tokens take 3 s. A small job has smaller shards, if
+    these are not much slower. Measured with 1,536 prompts on two cores of a Xeon: poet with 64 new tokens took as long
+    in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model in bfloat16 with 8 new tokens
+    took a tenth longer in shards of 512 than in one shard.
     """
     each = params.max_tokens * params.n
     if device == "cpu":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -123,12 +123,12 @@ def pieces_of(record: Scorable, name: str, limits: ScoringLimits, encode: Encode
             return limits.of_text(ids_of(record, encode, vocabulary))
         if len(record) != 2:
             raise UsageError(f"it has {len(record)} parts; a pair (context, continuation) is wanted")
-        context, continuation = record
+        context, continuation = cast(tuple[Tokens, Tokens], record)
         if isinstance(context, str) and isinstance(continuation, str):
             if encode is None:
                 raise UsageError(NO_TOKENIZER, remedy="give token ids")
             return limits.of_pair(*split_pair(context, continuation, encode))
-        return limits.of_pair(*(ids_of(part, encode, vocabulary) for part in record))
+        return limits.of_pair(ids_of(context, encode, vocabulary), ids_of(continuation, encode, vocabulary))
     except UsageError as error:
         error.message = f"{name}: {error.message}"
         raise

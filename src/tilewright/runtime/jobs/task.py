@@ -162,11 +162,15 @@ class Watch:
     def at_work(self, worker: int, done: int, share: float | None = None) -> None:
         """A worker gave a sign of life. done, share: see `Beat`."""
 
+    def waiting(self, why: str) -> None:
+        """No worker runs. why: a sentence for people, without a full stop."""
+
 
 @dataclass
 class Job:
     """The input of an engine. It runs `todo`, and calls `done` with each shard's record and worker. at_work: takes a
-    worker's number and the arguments of its `Beat`. stop: the engine must check it often.
+    worker's number and the arguments of its `Beat`. waiting: takes a sentence that says why no worker runs.
+    stop: the engine must check it often.
     """
 
     task: Task
@@ -176,6 +180,7 @@ class Job:
     todo: list[int]
     done: Callable[[Record, int], None]
     at_work: Callable[..., None]
+    waiting: Callable[[str], None] = Watch().waiting
     facts: dict[str, Any] = field(default_factory=dict)  # the engine's part of the report
 
 

@@ -61,7 +61,7 @@ def engine_of(settings: Settings, device: str) -> Engine:
     if name == "ray":
         from tilewright.runtime.engines.ray import Ray
 
-        return Ray(workers or 1, gpu=place_for(device) == "cuda")
+        return Ray(workers or 1, gpu=device == "cuda" or place_for(device) == "cuda", threads=settings.threads)
     gpus = visible_gpus() if place_for(device) == "cuda" else ()
     if settings.is_inline:
         if workers not in (None, 1):

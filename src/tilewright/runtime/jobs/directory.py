@@ -12,6 +12,7 @@ contents.json        the sha256 of its large input files
 output               the output that shards write in place, until it is renamed
 report.json          the report of the finished job
 made.json            the files at its outputs' names that it may replace (made.py)
+metrics.prom         the progress of the last run, for Prometheus (metrics.py)
 ended.json           the bad records, if --max-errors has stopped the run
 earlier/             the files from before --restart, until the new run has a shard (earlier.py)
 """

@@ -23,6 +23,7 @@ from tilewright.runtime.jobs.finished import Report, save_report
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import check, merge
+from tilewright.runtime.jobs.metrics import metrics_of
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
@@ -69,7 +70,8 @@ def run_within(
         with (
             _held(output, shared=settings.part is not None) as directory,
             nullcontext() if settings.part else _leaving_nothing(directory),
-            _telling(work := _Run(task, directory, engine, settings, stop, watch or Watch())),
+            metrics_of(directory, settings, watch or Watch()) as watching,
+            _telling(work := _Run(task, directory, engine, settings, stop, watching)),
         ):
             earlier = work.earlier
             earlier.settle(shared=settings.part is not None)
@@ -304,8 +306,9 @@ class _Run:
         begin = time.perf_counter()
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
-            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work,
-                      other=self.other)  # fmt: skip
+            watch = self.watch
+            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, watch.at_work,
+                      watch.waiting, other=self.other)  # fmt: skip
             if self.claims:
                 job.claim = self.claims.take
             self.engine.run(job)

@@ -162,6 +162,9 @@ class Watch:
     def at_work(self, worker: int, done: int, share: float | None = None) -> None:
         """A worker gave a sign of life. done, share: see `Beat`."""
 
+    def waiting(self, why: str) -> None:
+        """No worker runs. why: a sentence for people, without a full stop."""
+
 
 def always(shard: int) -> bool:
     """The claim of a process that shares its shards with no other."""
@@ -186,9 +189,10 @@ class Source(Protocol):
 @dataclass
 class Job:
     """The input of an engine. It runs `todo`, and calls `done` with each shard's record and worker. at_work: takes a
-    worker's number and the arguments of its `Beat`. stop: the engine must check it often. claim: called just before a
-    shard runs; False: the shard is left out, because another process runs or has committed it. other: takes the record
-    of a shard that another process has committed. source: if others work on the job, hands out the shards of `todo`.
+    worker's number and the arguments of its `Beat`. waiting: takes a sentence that says why no worker runs. stop: the
+    engine must check it often. claim: called just before a shard runs; False: the shard is left out, because another
+    process runs or has committed it. other: takes the record of a shard that another process has committed. source: if
+    others work on the job, hands out the shards of `todo`.
     """
 
     task: Task
@@ -198,6 +202,7 @@ class Job:
     todo: list[int]
     done: Callable[[Record, int], None]
     at_work: Callable[..., None]
+    waiting: Callable[[str], None] = Watch().waiting
     facts: dict[str, Any] = field(default_factory=dict)  # the engine's part of the report
     claim: Callable[[int], bool] = always
     other: Callable[[Record], None] = lambda record: None

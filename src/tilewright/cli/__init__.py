@@ -37,6 +37,7 @@ from tilewright.errors import (
 VERBS = {
     "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or binary token ids.",
     "classify": "Classify texts with a BERT, RoBERTa, DistilBERT or TextCNN: text, JSON lines or Parquet.",
+    "embed": "Turn texts into vectors with a BERT, RoBERTa or DistilBERT: .npy, JSON lines or Parquet.",
     "draw": "Draw images with a DCGAN: .txt, .npy, .png or .bmp.",
     "convolve": "Filter a volume: text, .npy, NIfTI, TIFF or Zarr. It may be larger than memory.",
     "plan": "Print what a job would need: shards, memory, disk and time.",

@@ -18,7 +18,7 @@ from tilewright.formats.sampling_fields import DRAWING
 if TYPE_CHECKING:
     from tilewright.runtime.plan import Declared, JobPlan
 
-JOBS = ("generate", "classify", "draw", "convolve")
+JOBS = ("generate", "classify", "embed", "draw", "convolve")
 PROMPTS = Option(
     "--input", "-i", metavar="FILE", help="Prompts. Without it, --count prompts of --length tokens are assumed."
 )

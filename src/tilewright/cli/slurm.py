@@ -1,4 +1,4 @@
-"""`tilewright slurm`: one of the four jobs as a batch script."""
+"""`tilewright slurm`: one of the jobs as a batch script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Options:
     command: Annotated[
         list[str],
         Argument(
-            metavar="VERB ...", help="The job: generate, classify, draw or convolve with its options, without --engine."
+            metavar="VERB ...",
+            help="The job: generate, classify, embed, draw or convolve with its options. Leave out --engine.",
         ),
     ]
     tasks: Annotated[

@@ -48,7 +48,7 @@ DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
 DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
 Weights = dict[str, np.ndarray]
 Classifier = TextCNNConfig | BertConfig
-C = TypeVar("C", TextCNNConfig, DecoderConfig, DCGANConfig)
+C = TypeVar("C", TextCNNConfig, DecoderConfig, DCGANConfig, BertConfig)
 Wanted = TypeVar("Wanted", bound=Config)
 TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
@@ -224,11 +224,12 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     config, weights = read_weights(path)
     _check_options(config, options)
     model = build(config, weights, device=device, dtype=dtype, **options)
-    if isinstance(model, DecoderModel | TextCNN | Bert):
-        whole = not isinstance(model, Bert) or os.path.isfile(os.path.join(path, TOKENIZER))
-        model.tokenizer = tokenizer_of(path) if whole else None  # a BERT's vocab.json lacks the special tokens
     if isinstance(model, Bert):
-        set_vectors(model, path)
+        modules = embedding_modules(path, model.config.hidden_size)
+        model.tokenizer = encoder_tokenizer(path, modules)
+        model.vectors = text_vectors(modules, model.config.hidden_size, dtype)
+    elif isinstance(model, DecoderModel | TextCNN):
+        model.tokenizer = tokenizer_of(path)
     if isinstance(model, DecoderModel):
         model.stop_ids = eos_token_ids(path) or model.config.stop_ids
     return model
@@ -243,12 +244,18 @@ def _check_options(config: Config, options: dict[str, Any]) -> None:
             raise WrongType(parameter=name, value=f"{value!r:.100}", rule=rule, remedy="leave it out")
 
 
-def set_vectors(model: Bert, path: str | os.PathLike[str]) -> None:
-    """Let the model make its vectors as the files of its directory say. Raises InputError."""
-    modules = embedding_modules(path, model.config.hidden_size)
-    if modules.lowercase and model.tokenizer:
-        model.tokenizer.lowercase()
-    model.vectors = TextVectors(modules, model.config.hidden_size, dense_weights(modules), model.dtype)
+def encoder_tokenizer(path: str | os.PathLike[str], modules: EmbeddingModules) -> Tokenizer | None:
+    """`tokenizer_of` an encoder, as its modules want it; None without a tokenizer.json, because a vocab.json lacks the
+    special tokens."""
+    tokenizer = tokenizer_of(path) if os.path.isfile(os.path.join(path, TOKENIZER)) else None
+    if tokenizer and modules.lowercase:
+        tokenizer.lowercase()
+    return tokenizer
+
+
+def text_vectors(modules: EmbeddingModules, width: int, dtype: str) -> TextVectors:
+    """The modules after an encoder of this width with their weights. Raises InputError."""
+    return TextVectors(modules, width, dense_weights(modules), dtype)
 
 
 def dense_weights(modules: EmbeddingModules) -> Weights:

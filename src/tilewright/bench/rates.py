@@ -16,8 +16,16 @@ from tilewright.models.dcgan import DCGANConfig
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.textcnn import TextCNNConfig
 
-WORKLOADS = {"generate": "gpt2", "classify": "sentiment", "draw": "dcgan", "convolve": "volumes"}
-SCALED = {"generate": ("gpt2",), "classify": ("sentiment",), "draw": ("dcgan", "dcgan-pixels"), "convolve": ()}
+WORKLOADS = {
+    "generate": "gpt2", "score": "score", "classify": "sentiment", "draw": "dcgan", "convolve": "volumes",
+}  # fmt: skip
+SCALED = {
+    "generate": ("gpt2",),
+    "score": (),
+    "classify": ("sentiment",),
+    "draw": ("dcgan", "dcgan-pixels"),
+    "convolve": (),
+}
 TOKENS = re.compile(r"124M, \w+: (\d+) -> (\d+)")  # the size of a row of the workload gpt2: of prompts, new ones
 REPEATED = "as given"  # rows of the workload gpt2 whose equal prompts are computed once
 BUILT, EXISTS = "table inside", "table exists"  # rows of the workload sentiment
@@ -111,7 +119,7 @@ def _convolve(job: Job, rows: list[Row]) -> Rate | None:
 
 
 _RATES: dict[str, Callable[[Job, list[Row]], Rate | None]] = {
-    "generate": _generate, "classify": _classify, "draw": _draw, "convolve": _convolve,
+    "generate": _generate, "score": lambda job, rows: None, "classify": _classify, "draw": _draw, "convolve": _convolve,
 }  # fmt: skip
 
 

@@ -51,6 +51,11 @@ def _generate(input, output, **flips):
     return Case(("generate", "-p", "gpt2", "-i", input, *sampled), output, flips)
 
 
+def _score(input, output, **flips):
+    flips = {"--threads": THREADS, "--max-batch-memory": ("200K", "1M", "4M"), **flips}
+    return Case(("score", "-p", "gpt2", "-i", input), output, flips)
+
+
 def _classify(input, output, **flips):
     flips = {"--threads": THREADS, "--batch-size": ("1", "7", "64", "1000"), **flips}
     return Case(("classify", "-p", "textcnn", "-i", input), output, flips)
@@ -75,6 +80,8 @@ CASES = {
     "generate jsonl to jsonl": _generate("generate.jsonl", "out.jsonl", **BYTES),
     "generate jsonl to parquet": _generate("generate.jsonl", "out.parquet", **BYTES),
     "generate parquet to jsonl": _generate("generate.parquet", "out.jsonl"),
+    "score jsonl to jsonl": _score("score.jsonl", "out.jsonl", **BYTES),
+    "score parquet to parquet": _score("score.parquet", "out.parquet"),
     "classify jsonl to parquet": _classify("classify.jsonl", "out.parquet", **BYTES),
     "classify parquet to parquet": _classify("classify.parquet", "out.parquet"),
     "classify binary to binary": _classify("classify.bin", "out.bin", **{"--shard-size": ("24", "60")}),
@@ -101,6 +108,9 @@ def fill(verbs, path):
     rng = np.random.default_rng(11)
     for name in ("gpt2", "textcnn", "generate.jsonl", "classify.jsonl", "classify.bin"):
         shutil.copytree(verbs / name, path / name) if (verbs / name).is_dir() else shutil.copy(verbs / name, path)
+    lines = [{"id": i, "context": f"the cat {i % 91}", "continuation": f" sat {i % 7}"} for i in range(240)]
+    (path / "score.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pq.write_table(pa.Table.from_pylist(lines), path / "score.parquet", row_group_size=23)
     for verb in ("generate", "classify"):
         rows = [json.loads(line) for line in (path / f"{verb}.jsonl").read_text().splitlines() if line.endswith("}")]
         names = ("id", "prompt", "tokens")

@@ -36,6 +36,7 @@ from tilewright.errors import (
 
 VERBS = {
     "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or binary token ids.",
+    "score": "Score given texts with a GPT-2: log-probabilities of their tokens.",
     "classify": "Classify texts with a BERT, RoBERTa, DistilBERT or TextCNN: text, JSON lines or Parquet.",
     "embed": "Turn texts into vectors with a BERT, RoBERTa or DistilBERT: .npy, JSON lines or Parquet.",
     "draw": "Draw images with a DCGAN: .txt, .npy, .png or .bmp.",

@@ -14,9 +14,10 @@ from tilewright.switches import OPTIMISATIONS
 
 JOB = ".job"  # ending of a job's directory
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-FILES, SAMPLING, MACHINE = "Files and records", "Sampling", "Device, precision and speed"  # groups of options
+FILES, SAMPLING, SCORING = "Files and records", "Sampling", "Scoring"  # groups of options
+MACHINE = "Device, precision and speed"
 CHECKS, RUNS, MESSAGES = "Comparison with a reference", "Workers, shards and restarts", "Messages and settings"
-GROUPS = (FILES, SAMPLING, MACHINE, CHECKS, MESSAGES, RUNS)  # in the order of --help
+GROUPS = (FILES, SAMPLING, SCORING, MACHINE, CHECKS, MESSAGES, RUNS)  # in the order of --help
 
 Device = Annotated[
     Literal["cpu", "cuda", "auto"],

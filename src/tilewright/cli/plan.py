@@ -18,7 +18,7 @@ from tilewright.formats.sampling_fields import DRAWING
 if TYPE_CHECKING:
     from tilewright.runtime.plan import Declared, JobPlan
 
-JOBS = ("generate", "classify", "embed", "draw", "convolve")
+JOBS = ("generate", "score", "classify", "embed", "draw", "convolve")
 PROMPTS = Option(
     "--input", "-i", metavar="FILE", help="Prompts. Without it, --count prompts of --length tokens are assumed."
 )
@@ -166,6 +166,9 @@ def _head(found: JobPlan) -> list[str]:
     elif found.verb == "generate":
         tokens = f"{figures['prompt_tokens']:,} tokens, the longest {figures['longest']:,}"
         records += f", {tokens}; {figures['new_tokens']:,} new ones each"
+    elif found.verb == "score":
+        records += f", {figures['tokens_read']:,} tokens, {figures['tokens_scored']:,} of them scored"
+        records += f"; about {figures['bad']:,} bad texts" if figures["bad"] else ""
     elif "batch" in figures:
         records += f", {figures['batch']:,} at a time"
     state = {"new": "", "finished": "; the job is finished, nothing to do"}.get(

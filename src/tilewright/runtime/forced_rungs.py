@@ -19,6 +19,7 @@ OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `call
     "classify": ("embedding_conv1d", "matmul", "embedding", "layernorm", "attention"),
     "embed": ("matmul", "embedding", "layernorm", "attention"),
     "generate": ("embedding", "layernorm", "attention", "matmul", "matmul_argmax", "sample"),
+    "score": ("embedding", "layernorm", "attention", "matmul", "logprob"),
     "draw": ("matmul", "conv_transpose2d", "batchnorm"),
     "convolve": ("conv3d", "correlate"),
 }

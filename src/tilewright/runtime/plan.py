@@ -31,6 +31,7 @@ from tilewright.simd import cache
 PROGRAM = 178 << 20  # Python, NumPy, LLVM and a few kernels (Numba 0.68): imports take 107 MiB, the first kernel 65
 KERNELS = {
     "generate": 14 << 20,
+    "score": 14 << 20,
     "draw": 9 << 20,
     "classify": 4 << 20,
     "embed": 4 << 20,

@@ -3,6 +3,7 @@
 `KINDS[name](folder)` gives a Kind. A reader returns bytes that stand for all that it read.
 """
 
+import gzip
 import hashlib
 import io
 import json
@@ -20,6 +21,7 @@ import pyarrow.parquet
 import tifffile
 import tokenizers
 import zarr
+from backports import zstd
 
 from bert_models import saved
 from mutant_jobs import JOB_KINDS
@@ -168,7 +170,12 @@ def _records(name: str, *seeds: bytes, prompts: bool) -> Callable[[Path], Kind]:
             with closing(reader):
                 return _said([repr(batch) for batch in reader.batches(2)])
 
-        return Kind(list(seeds), _at(path, read), text=not name.endswith(".bin"), refuses=not name.endswith(".txt"))
+        return Kind(
+            list(seeds),
+            _at(path, read),
+            text=name.endswith((".jsonl", ".txt", ".csv")),
+            refuses=not name.endswith(".txt"),
+        )
 
     return kind
 
@@ -357,6 +364,10 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "npy rows": _table("rows.npy"),
     "text rows": _table("rows.txt"),
     "jsonl prompts": _records("in.jsonl", *PROMPTS, prompts=True),
+    "gzip prompts": _records("in.jsonl.gz", *(gzip.compress(text, mtime=0) for text in PROMPTS), prompts=True),
+    "zstd prompts": _records("in.jsonl.zst", *map(zstd.compress, PROMPTS), prompts=True),
+    "csv prompts": _records("in.csv", b'id,prompt,n,stop\n1,"a ""b""\nc",2,"[""x""]"\n2,d,,\r\n', prompts=True),
+    "csv tokens": _records("in.csv", b'tokens,x\n"[1, 2, 3, 4]",\n"[5, 6, 7, 8]","\n"\n', prompts=False),
     "text prompts": _records("in.txt", b"To be\nor not\r\n\n\xc3\xa9", prompts=True),
     "binary prompts": _records("in.bin", IDS, prompts=True),
     "jsonl tokens": _records("in.jsonl", *TOKENS, prompts=False),

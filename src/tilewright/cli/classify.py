@@ -53,7 +53,8 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Sentences: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][length].",
+            help="Sentences: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
+            "token ids as int32 [n][length].",
             rich_help_panel=FILES,
         ),
     ]

@@ -7,14 +7,16 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
 from tilewright.errors import InputError, counted
+from tilewright.formats.expanded import open_text
 from tilewright.formats.files import InputFile
 from tilewright.formats.magic import kind_of_bytes
+from tilewright.formats.quoted import BOM, quoted_records
 from tilewright.formats.record_fields import PLAIN, RecordFields
 from tilewright.formats.records import BadLine, Id, Record, RecordError, repeated_id
 from tilewright.formats.seen_ids import SeenIds, id_hashes
@@ -22,7 +24,6 @@ from tilewright.formats.seen_ids import SeenIds, id_hashes
 MAX_LINE_BYTES = 16 << 20
 LOOSE_BYTES = 1 << 20  # of a line that Python reads a second time: its objects take up to 50 times as many bytes
 CHUNK_BYTES = 1 << 20
-BOM = b"\xef\xbb\xbf"  # that some editors write first; no part of the text
 TRUNCATED = "Input data was truncated"  # what msgspec says of JSON that ends early, and of half a surrogate pair
 FIRST_BLOCK = 64 << 10  # bytes in which a binary file shows a NUL
 FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
@@ -36,6 +37,13 @@ decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of a line
 Raw = TypeVar("Raw")  # what a line says
 Content = TypeVar("Content")  # what becomes of it
 Fields = TypeVar("Fields", bound=msgspec.Struct)  # of a line or row, each with a default
+
+
+class Table(Protocol):
+    """The header of a CSV file."""
+
+    def row(self, line: bytes) -> Row:
+        """The fields of a record. Raises BadLine."""
 
 
 class LineReader(Generic[Raw, Content]):
@@ -59,7 +67,8 @@ class LineReader(Generic[Raw, Content]):
     ) -> None:
         self._count = count
         self.fields = fields
-        self.file = InputFile(path, "input")
+        self.table: Table | None = None  # makes rows of the lines of a CSV file
+        self.file = open_text(path, "input")
         self.total = count
         self.bytes = self.file.size
         self._has_ids = self.IDS
@@ -146,16 +155,21 @@ class LineReader(Generic[Raw, Content]):
         """(record, its content, end in bytes) of each line that is not blank."""
         self._has_ids = self.IDS
         for number, line, end in read_lines(self.file) if self._only is None else self._only:
-            kept, wrong = self.fields.kept(line)
+            kept: dict[str, Any] = {}
             try:
                 if line is None:
                     raise BadLine(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
+                if self.table and isinstance(line, bytes):
+                    said, line = line, None  # what is no row says nothing
+                    line = self.table.row(said)
+                kept, wrong = self.fields.kept(line)
                 id, raw = self._decode(line)
                 self._check_id(id)
                 content = self._check(raw)
                 if wrong:
                     raise wrong
             except BadLine as error:
+                kept = kept or self.fields.kept(line)[0]
                 known, content = self._recover(line)
                 if self._has_ids is None:
                     self._has_ids = self._first_has_an_id()
@@ -204,7 +218,12 @@ def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
 
 
 def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
-    """Each line that is not blank."""
+    """Each line that is not blank; of a CSV file each record but the header."""
+    if file.quoted:
+        for number, line, end in quoted_records(file, 0, file.size, False, MAX_LINE_BYTES):
+            if number and line != b"\r" and line != b"":
+                yield number + 1, line, end
+        return
     carry = bytearray()
     number, too_long = 0, False
     for offset in range(0, file.size, CHUNK_BYTES):

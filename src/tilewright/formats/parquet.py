@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tilewright.errors import InputError, ResourceError, TilewrightError, UsageError, brief
+from tilewright.errors import InputError, ResourceError, TilewrightError, brief
 from tilewright.formats.completions import ANSWER
 from tilewright.formats.files import InputFile, Writable
 from tilewright.formats.kept_types import JSON, arrow_type, column, table_type
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
 from tilewright.formats.packages import install_command
-from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
+from tilewright.formats.record_fields import PLAIN, RecordFields, check_columns, kept_in
 from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
 SCORED = ("context", "continuation", "continuation_token_ids")
@@ -125,11 +125,7 @@ def has_ids(file: InputFile, fields: RecordFields = PLAIN) -> bool:
     """
     with _opened(file) as opened:
         names = opened.schema_arrow.names
-        for name in sorted(fields.data - {*names}):
-            option = "--keep" if any(name == kept for kept, _ in fields.keep) else "the field of the text"
-            there = ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
-            raise UsageError(f"{option} names {name!r}; the columns are {there}", path=file.path,
-                             remedy="name one of the columns")  # fmt: skip
+    check_columns(names, fields, file.path)
     kept_columns(file, fields)
     return "id" in names
 

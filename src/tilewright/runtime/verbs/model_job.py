@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from tilewright.errors import UsageError
+from tilewright.formats.expanded import Source, open_text
 from tilewright.formats.files import same_file, spelled
 from tilewright.formats.models import CONFIG, GENERATION, table_path
-from tilewright.formats.names import check_records_name
+from tilewright.formats.names import check_records_name, kind_of_records, plain_name
 from tilewright.formats.parquet import check_installed
 from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
@@ -19,7 +20,7 @@ from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
 
-WITH_FIELDS = (".jsonl", ".parquet")  # inputs whose records have named fields
+WITH_FIELDS = (".jsonl", ".csv", ".tsv", ".parquet")  # inputs whose records have named fields
 KEEPING = (".jsonl", ".parquet")  # outputs whose records have
 
 
@@ -82,7 +83,37 @@ class ModelJob:
 
 
 @dataclass
-class RecordsJob(ModelJob):
+class TextJob(ModelJob):
+    """A job on a file of records. source: what `measure` has found."""
+
+    source: Source | None = field(default=None, kw_only=True, repr=False, compare=False)
+
+    def measure(self) -> None:
+        """Expand a compressed input once, which checks all of it. Raises InputError."""
+        if self.input and self.source is None and plain_name(self.input) != self.input:
+            with open_text(self.input, "input") as file:
+                self.source = Source(self.input, file.size)
+
+    @property
+    def text(self) -> str | Source:
+        """The input, for its readers."""
+        return self.source or self.input or ""
+
+    @property
+    def kind(self) -> str:
+        """What the input is, by its name: ".jsonl", ".csv", ".tsv", ".txt", ".parquet" or ".bin"."""
+        return kind_of_records(self.input or "")
+
+    def fingerprint(self, verb: str) -> dict[str, Value]:
+        """Also what is read of the input, if its name says more than the file's bytes."""
+        named: dict[str, Value] = {"input.kind": self.kind} if self.kind in (".csv", ".tsv") else {}
+        if self.source:
+            named["input.expanded"] = self.source.expanded
+        return super().fingerprint(verb) | named
+
+
+@dataclass
+class RecordsJob(TextJob):
     """The options that verbs on records share.
 
     content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
@@ -111,9 +142,9 @@ class RecordsJob(ModelJob):
         """Raises UsageError for named fields that the input cannot have, or the output cannot hold."""
         given = (self.FIELD_OPTION, self.content_field), ("--keep", ",".join(name for name, _ in self.keep) or None)
         for option, value in given:
-            if value is not None and not (self.input or "").endswith(WITH_FIELDS):
+            if value is not None and self.kind not in WITH_FIELDS:
                 raise UsageError(f"{option} names {value!r}, and the input has no fields", path=self.input,
-                                 remedy=f"give {' or '.join(WITH_FIELDS)}, or leave out {option}")  # fmt: skip
+                                 remedy=f"give {', '.join(WITH_FIELDS)}, or leave out {option}")  # fmt: skip
         if self.content_field in ("", "id"):
             raise UsageError(f"{self.FIELD_OPTION} is {self.content_field!r}; a field besides the id is wanted")
         if self.keep and not self.output.endswith(KEEPING):
@@ -129,11 +160,12 @@ class RecordsJob(ModelJob):
                 raise UsageError(f"--keep has the field {told!r}; {rule}", remedy="rename one, as in --keep meta=tags")
 
 
-def check_records(job: RecordsJob) -> None:
+def check_records(job: TextJob) -> None:
     """`check_output` for a job on records (text, or numbers in .bin files). Also raises UsageError for a file name
     without a known suffix, and ResourceError for Parquet if PyArrow is not installed."""
     job.check_output()
-    job.check_fields()
+    if isinstance(job, RecordsJob):
+        job.check_fields()
     check_records_name(job.input or "", "input")
     check_records_name(job.output, "output")
     if job.answers:

@@ -73,7 +73,7 @@ class AsParquet(RecordsTask):
         if not fields.keep:
             return {}
         assert self.job.input is not None
-        if self.job.input.endswith(".parquet"):
+        if self.job.kind == ".parquet":
             with InputFile(self.job.input, "input") as file:
                 return kept_columns(file, fields)
         found = KeptTypes(tuple(shown for _, shown in fields.keep))

@@ -12,12 +12,12 @@ from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import RecordsJob, check_records
 
 BATCH = 16384  # sentences handed to the model at once: rows of the token table are then computed in large products
-TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
 
 
 @dataclass
 class ClassifyJob(RecordsJob):
-    """What to classify. Files named .jsonl hold JSON lines, .txt one sentence per line, all others the course's layout.
+    """What to classify. Files named .jsonl hold JSON lines, .csv and .tsv rows, .txt one sentence per line, .bin the
+    course's layout.
     The output is JSON lines for text, else binary.
 
     A binary file cannot hold errors, so its first bad record ends the job. table_memory: bytes. table_path: where to
@@ -38,7 +38,7 @@ class ClassifyJob(RecordsJob):
 
     @property
     def is_binary(self) -> bool:
-        return not self.input.endswith(TEXT)
+        return self.kind == ".bin"
 
 
 @dataclass

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.errors import InputError, UsageError, counted
-from tilewright.formats.files import InputFile
+from tilewright.formats.course import TokenFile
 from tilewright.formats.jsonl import error_line
 from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.models.bert_config import BertConfig
@@ -61,13 +61,14 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     check_rungs("classify", job.settings.rungs, job.device, idle, config.calls)
     if isinstance(config, BertConfig):
         check_encoder(job, config)
+    job.measure()
     task = kind(job, config, say, workers)
     if not job.is_binary and not has_tokenizer(job.model):
-        check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}', job.content_field)
+        check_has_ids(job.text, job.model, '{"id": 7, "tokens": [1, 2]}', job.content_field)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size, total = reader.bytes, reader.total
     say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
-    if absent := absent_fields(job.input, job.fields):
+    if absent := absent_fields(job.text, job.fields):
         say(absent)
     return task
 
@@ -116,7 +117,7 @@ class ClassifyTask(RecordsTask):
         """scan: bytes of a binary input that are checked now."""
         config, job = self.config, self.job
         encoder = None if job.is_binary else config.encoder(tokenizer_of(job.model))
-        return open_sentences(job.input, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,
+        return open_sentences(job.text, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,
                               count=job.count, scan=scan, fields=job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
@@ -125,7 +126,7 @@ class ClassifyTask(RecordsTask):
     def cut(self, shard_size: int | None) -> Cut:
         sizing = sizing_of(self.config, self.job.device).for_workers(self.workers)
         if not self.job.is_binary:
-            return cut_lines(self.job.input, self.job.count, shard_size, sizing)
+            return cut_lines(self.job.text, self.job.count, shard_size, sizing)
         row = 4 * self.config.sequence_length
         return cut_rows(self.size // row, row, shard_size, sizing)
 
@@ -134,8 +135,9 @@ class ClassifyTask(RecordsTask):
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):
-            with InputFile(self.job.input, "input") as file:
-                settle_ids(directory, file, ("id",), error_line, stop)
+            with closing(self.reader()) as reader:
+                assert not isinstance(reader, TokenFile)
+                settle_ids(directory, reader, ("id",), error_line, stop)
 
 
 class RowsTask(AsParquet, ClassifyTask):

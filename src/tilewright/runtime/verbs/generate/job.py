@@ -12,11 +12,11 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.models.decoder import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
-from tilewright.runtime.verbs.model_job import RecordsJob, check_records
+from tilewright.runtime.verbs.model_job import WITH_FIELDS, RecordsJob, check_records
 
 FEW_SEQUENCES = 16  # at once: with fewer, the products are bound by reading the weights
 COURSE_PROMPT = 16  # token ids of a prompt in a binary file
-TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
+TEXT = (".jsonl", ".txt", ".parquet")  # of all other outputs, a file holds the course's binary tokens
 
 
 @dataclass
@@ -43,7 +43,7 @@ class GenerateJob(RecordsJob):
     @property
     def has_own_params(self) -> bool:
         """True if a prompt may give its own sampling parameters."""
-        return self.input.endswith((".jsonl", ".parquet"))
+        return self.kind in WITH_FIELDS
 
 
 @dataclass
@@ -94,7 +94,7 @@ def check(job: GenerateJob) -> None:
             "dtype is 'float16', which is not supported on the CPU", remedy="use bfloat16, or --device cuda"
         )
     if job.is_binary:
-        if job.input.endswith(TEXT):
+        if job.kind != ".bin":
             raise UsageError("a binary output needs an input of token ids in a .bin file", path=job.output,
                              remedy="name the output .jsonl or .txt")  # fmt: skip
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:

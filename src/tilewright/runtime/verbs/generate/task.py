@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 from tilewright.errors import counted
 from tilewright.formats.completions import empty_line, error_line
-from tilewright.formats.files import InputFile
 from tilewright.formats.models import eos_token_ids
-from tilewright.formats.prompts import PromptReader, open_prompts
+from tilewright.formats.prompts import PromptFile, PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.decoder import DecoderConfig
@@ -52,10 +51,11 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     check(job)
     config, tokenizer = config_of(job.model, DecoderConfig), tokenizer_of(job.model)
     eos_token_ids(job.model)  # refuses wrong ones before the weights are read
+    job.measure()
     if tokenizer is None:
-        check_has_ids(job.input, job.model, ID_LINE, job.content_field)
+        check_has_ids(job.text, job.model, ID_LINE, job.content_field)
     else:
-        check_tokenizer_fits(job.input, tokenizer, config.vocab_size, ID_LINE, job.content_field)
+        check_tokenizer_fits(job.text, tokenizer, config.vocab_size, ID_LINE, job.content_field)
     check_model(job, config, tokenizer is not None)
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
@@ -66,7 +66,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
     say(f"Checking input: {counted(task.size, 'byte')}...Done!")
-    absent = absent_fields(job.input, job.fields)
+    absent = absent_fields(job.text, job.fields)
     for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config), absent):
         if notice:
             say(notice)
@@ -90,8 +90,8 @@ class GenerateTask(RecordsTask):
     def reader(self, scan: int = 0) -> PromptReader:
         """scan: bytes of a binary input that are checked now."""
         config, encode = self.config, self.tokenizer.encode if self.tokenizer else None
-        return open_prompts(self.job.input, encode=encode, vocabulary=config.vocab_size,
-                            max_length=config.context - 1, length=COURSE_PROMPT, count=self.job.count,
+        return open_prompts(self.job.text, encode=encode, vocabulary=config.vocab_size,
+                             max_length=config.context - 1, length=COURSE_PROMPT, count=self.job.count,
                             scan=scan, fields=self.job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
@@ -105,8 +105,8 @@ class GenerateTask(RecordsTask):
 
     def cut(self, shard_size: int | None) -> Cut:
         sizing = sizing_for(self.job.device, self.job.params).for_workers(self.workers)
-        if self.job.input.endswith(TEXT):
-            return cut_lines(self.job.input, self.job.count, shard_size, sizing)
+        if self.job.kind != ".bin":
+            return cut_lines(self.job.text, self.job.count, shard_size, sizing)
         return cut_rows(self.size // (4 * COURSE_PROMPT), 4 * COURSE_PROMPT, shard_size, sizing)
 
     def open(self, place: Place) -> GenerateWorker:
@@ -116,8 +116,9 @@ class GenerateTask(RecordsTask):
         if not isinstance(directory.manifest.cut, Records):
             line = empty_line if self.job.output.endswith(".txt") else error_line
             names = ("custom_id", "id") if self.job.content_field is None else ("id",)
-            with InputFile(self.job.input, "input") as file:
-                settle_ids(directory, file, names, line, stop)
+            with closing(self.reader()) as reader:
+                assert not isinstance(reader, PromptFile)
+                settle_ids(directory, reader, names, line, stop)
 
 
 def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: DecoderConfig) -> None:

@@ -23,7 +23,9 @@ from tilewright.runtime.kernel_cache import cache_or_none, first_run
 from tilewright.runtime.process import bus_errors
 from tilewright.runtime.progress import Figures, JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase, quiet
+from tilewright.runtime.stores.joinable import Joinable
 from tilewright.runtime.stores.lead import check_engine, run_at
+from tilewright.runtime.stores.request import request_of
 from tilewright.runtime.stores.stage import url_of
 
 ENGINES = ("inline", "local", "mpi", "ray")
@@ -141,7 +143,9 @@ def start(
         ):
             url, ours = url_of(job.output), replace(settings, since=since)
             if url:
-                done = run_at(url, task, job.output, engine, ours, watch)
+                done = run_at(url, task, job.output, engine, ours, watch, request_of(job))
+            elif engine.joinable:
+                done = run_within(task, job.output, Joinable(engine), ours, watch, request_of(job))
             else:
                 done = run_within(task, job.output, engine, ours, watch)
     _fold(report, done, watch.figures)

@@ -229,8 +229,9 @@ class Draft:
         if len(self._buffer) >= BUFFER_BYTES:
             self._flush()
 
-    def commit(self, *, sync_names: bool = True) -> None:
-        """STEPS: flush, fsync, close, rename, fsync of the directory, each checked. sync_names: the last one now."""
+    def commit(self, *, sync_names: bool = True, keep: bool = False) -> None:
+        """STEPS: flush, fsync, close, rename, fsync of the directory, each checked. sync_names: the last one now. keep:
+        a file that another process has made meanwhile stays."""
         step("written", self._name)
         self._flush()
         step("flushed", self._name)
@@ -239,7 +240,12 @@ class Draft:
             step("synced", self._name)
             self._close()
             step("closed", self._name)
-            os.replace(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+            if keep:
+                with suppress(FileExistsError):
+                    os.link(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+                os.unlink(self._temporary, dir_fd=self._folder.fd)
+            else:
+                os.replace(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
         self._temporary = ""
         step("renamed", self._name)
         if sync_names:

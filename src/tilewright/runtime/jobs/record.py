@@ -143,7 +143,7 @@ class Attempt:
         )
         self._draft.write(self.notes)
         self._draft.write(record.trailer)
-        self._draft.commit(sync_names=directory.sync_names() or self.again)
+        self._draft.commit(sync_names=directory.sync_names() or self.again, keep=directory.joined)
         if self._errors and self.again:
             directory.errors.move(name, directory.errors, error_name(self.number))
         return record

@@ -48,9 +48,14 @@ def run(
 
 
 def run_within(
-    task: Task, output: str, engine: Engine, settings: Settings | None = None, watch: Watch | None = None
+    task: Task,
+    output: str,
+    engine: Engine,
+    settings: Settings | None = None,
+    watch: Watch | None = None,
+    request: bytes = b"",
 ) -> Report:
-    """`run` for an engine whose `with` block the caller is in."""
+    """`run` for an engine whose `with` block the caller is in. request: the job as workers that join it read it."""
     settings = settings or Settings()
     if not engine.lead:
         return engine.follow(task, output, settings)
@@ -76,6 +81,7 @@ def run_within(
             made.check_replaceable(directory, outputs, keep_others=settings.keep_others, beat=stop.check)
             with earlier.kept(put_back=engine.ends_workers) if settings.restart else nullcontext():
                 work.is_settled = True
+                work.request = request
                 report = _worked(work, manifest, began)
     engine.tell(report)
     return report
@@ -90,6 +96,7 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
         directory.root.remove(ENDED)
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
     directory.began = began
+    directory.note_request(work.request)
     if touched:
         work.facts |= {"touched": touched}
     if settings.shard_size is not None and directory.manifest.cut != manifest.cut:
@@ -196,6 +203,7 @@ class _Run:
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
         self.facts: dict[str, object] = {}
+        self.request = b""
         self.began: Manifest  # with the files as this run found them
         self.start = time.perf_counter()
 

@@ -183,6 +183,8 @@ class Job:
     """The input of an engine. It runs `todo`, and calls `done` with each shard's record and worker. at_work: takes a
     worker's number and the arguments of its `Beat`. stop: the engine must check it often. other: takes the record of
     a shard that another process has committed. source: if others work on the job, hands out the shards of `todo`.
+    join: takes a function that names the shards at work and those that wait; returns a source for the latter once
+    others have joined.
     """
 
     task: Task
@@ -195,14 +197,16 @@ class Job:
     facts: dict[str, Any] = field(default_factory=dict)  # the engine's part of the report
     other: Callable[[Record], None] = lambda record: None
     source: Source | None = None
+    join: Callable[[Callable[[], tuple[list[int], list[int]]]], Source | None] = lambda shards: None
 
 
 class Engine:
     """Runs shards; the whole job is inside its `with` block. lead: this process plans, merges and reports; other ranks
     of MPI follow it. ends_workers: if `run` raises, no worker runs any more. watches: the job survives the death of a
-    worker, so doubted records may run again."""
+    worker, so doubted records may run again. joinable: processes that it has not started may work on the job, too."""
 
     lead = True
+    joinable = False
     ends_workers = True
     watches = True
 

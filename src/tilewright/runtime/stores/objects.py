@@ -128,8 +128,13 @@ class Objects:
         except (FileNotFoundError, kinds.AlreadyExistsError, kinds.PreconditionError):
             return None
 
-    def upload(self, name: str, path: str) -> str:
-        """Copies a local file, in parts if it is large; the object appears complete or not at all. Returns its tag."""
+    def upload(self, name: str, path: str, *, keep: bool = False) -> str:
+        """Copies a local file, in parts if it is large; the object appears complete or not at all. Returns its tag.
+        keep: an object that is there stays; its tag is not known."""
+        if keep and os.path.getsize(path) <= PART_BYTES:
+            return self.put(name, Path(path).read_bytes(), absent=True) or ""
+        if keep and self.stat(name):
+            return ""
         with naming(path, "read"), naming_store(self.where(name)):
             size = os.path.getsize(path)
             if size <= PART_BYTES:

@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 
 from tilewright.formats.files import naming
-from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, REQUEST, JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
 from tilewright.runtime.jobs.record import TRAILER_BYTES, error_name, part_name
 from tilewright.runtime.stores.board import CLAIMS, LEAD, WORKERS
 from tilewright.runtime.stores.objects import Objects, Stat
 
-SHARDS, ERRORS, LOGS, DELIVERED, REQUEST = "shards", "errors", "logs", "delivered.json", "job.json"
+SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
 DELIVERING = "delivering"
 TRANSFERS = 16  # at once: a request takes some milliseconds, most of them in the network
 PENDING = 64  # shards that wait for their upload; then the work waits for them
@@ -130,18 +130,19 @@ class Remote:
             if (got := self.store.get(name)) is None or got[0] != content:
                 self.store.put(name, content)
 
-    def publish(self, record: Record) -> None:
-        """Copy a shard that is whole, its errors first."""
+    def publish(self, record: Record, *, again: bool = False) -> None:
+        """Copy a shard that is whole, its errors first. One that is there stays, unless it has changed (again)."""
         number = record.shard
         if record.errors:
-            self.store.upload(f"{ERRORS}/{error_name(number)}", self._local(ERRORS, error_name(number)))
-        self.store.upload(f"{SHARDS}/{part_name(number)}", self._local(SHARDS, part_name(number)))
+            name = f"{ERRORS}/{error_name(number)}"
+            self.store.upload(name, self._local(ERRORS, error_name(number)), keep=not again)
+        self.store.upload(f"{SHARDS}/{part_name(number)}", self._local(SHARDS, part_name(number)), keep=not again)
         self._keep(number)
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Remove these shards from the store."""
-        if names := [f"{SHARDS}/{part_name(number)}" for number in numbers]:
-            self.store.delete(names)
+        for number in numbers:
+            self.store.delete([f"{SHARDS}/{part_name(number)}", f"{ERRORS}/{error_name(number)}"])
 
     def deliver(self, directory: JobDirectory) -> None:
         """Copy the finished output and its report, and what the merge has changed."""

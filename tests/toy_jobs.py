@@ -237,6 +237,16 @@ def run_by_url(task, url, engine, settings):
         return run_at(url, task, output, engine, settings, Watch())
 
 
+def work_by_url(task, url, engine, settings):
+    """As `stores.work.work`, for a job in a store that has begun; returns what the worker did."""
+    from tilewright.runtime.jobs.stop import stopping
+    from tilewright.runtime.stores import work
+    from tilewright.runtime.stores.stage import staged
+
+    with staged(url) as output, stopping() as stop, work.opened(output) as place, engine:
+        return work.work_at(place, task, engine, settings, stop)
+
+
 def main() -> None:
     """`python -c "import toy_jobs; toy_jobs.main()" '{"task": ..., "output": ..., ...}'`: a job in its own process."""
     import json
@@ -261,6 +271,8 @@ def main() -> None:
     engine = engines.get(said["engine"], lambda: Local(said["engine"]))()
     options = Settings(**said.get("options", {}))
     try:
+        if said.get("joins"):
+            sys.exit(work_by_url(task, said["output"], engine, options).exit_code)
         report = (
             run_by_url(task, said["output"], engine, options)
             if "://" in said["output"]

@@ -96,7 +96,6 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
         directory.root.remove(ENDED)
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
     directory.began = began
-    directory.note_request(work.request)
     if touched:
         work.facts |= {"touched": touched}
     if settings.shard_size is not None and directory.manifest.cut != manifest.cut:
@@ -297,6 +296,7 @@ class _Run:
         begin = time.perf_counter()
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
+            self.directory.note_request(self.request)
             job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work,
                       other=self.other)  # fmt: skip
             self.engine.run(job)

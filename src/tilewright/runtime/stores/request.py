@@ -20,7 +20,8 @@ from tilewright.runtime.stores.urls import is_url
 from tilewright.simd import cache
 
 VERBS = ("classify", "convolve", "draw", "generate")
-PATHS = ("model", "input", "answers", "kernel", "image", "table_path")  # fields that may be paths
+DECIDING = ("device", "dtype", "rungs", "without", "batch_size")  # settings that a worker takes from the job
+PATHS = ("model", "input", "kernel", "image", "table_path")  # fields that may be paths
 SAME = "start it from the installation that the job was begun with"
 
 
@@ -37,7 +38,8 @@ def request_of(job: Any) -> bytes:
     """The content of job.json. job: the dataclass of a verb's options; its output is left out."""
     verb = type(job).__module__.split(".")[-2]
     fields = msgspec.to_builtins(job)
-    fields["output"] = ""
+    fields["output"], fields["answers"] = "", None  # a worker compares nothing
+    fields["settings"] = {name: fields["settings"][name] for name in DECIDING}
     for name in PATHS:
         if isinstance(given := fields.get(name), str):
             fields[name] = _portable(given)
@@ -84,6 +86,4 @@ def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]
 
 def settings_for(job: Any, mine: Settings) -> Settings:
     """The settings of a worker: what decides results is the job's, and how it runs is `mine`."""
-    theirs = job.settings
-    return replace(mine, device=theirs.device, dtype=theirs.dtype, rungs=theirs.rungs, without=theirs.without,
-                   batch_size=theirs.batch_size, shard_size=theirs.shard_size)  # fmt: skip
+    return replace(mine, **{name: getattr(job.settings, name) for name in DECIDING})

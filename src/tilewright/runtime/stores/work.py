@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
 from tilewright.runtime.devices import place_for
@@ -16,10 +15,10 @@ from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.merge import check_job
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop, stopping
-from tilewright.runtime.jobs.task import Job
+from tilewright.runtime.jobs.task import Engine, Job, Reading, Task
 from tilewright.runtime.jobs.unchanged import AsBegun
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.start import VerbTask, engine_of
+from tilewright.runtime.start import engine_of
 from tilewright.runtime.stores.board import Board, Keys
 from tilewright.runtime.stores.folder import FolderKeys
 from tilewright.runtime.stores.lead import share
@@ -54,21 +53,21 @@ def work(output: str, settings: Settings, say: Say = quiet) -> Worked:
     ResourceError where the store, the disk or the machine refuses. A signal ends the work: shards that are whole are
     kept, and the others are free for other workers.
     """
-    with stopping() as stop, _opened(output) as (place, remote):
+    with stopping() as stop, opened(output) as place:
         raw = place.request()
         job, task_of = job_of(raw, place.where, output)
         job = replace(job, settings=settings_for(job, settings))
         with engine_of(job.settings, job.settings.device) as engine:
             task = task_of(job, quiet, 1)
             try:
-                return _shared(place, remote, task, engine, job.settings, stop, say)
+                return work_at(place, task, engine, job.settings, stop, say)
             finally:
                 task.close()
 
 
 @dataclass
-class _Place:
-    """Where the state of a job is."""
+class Place:
+    """Where the state of a job is. where: its name in errors. remote: None for a local directory."""
 
     where: str
     directory: JobDirectory
@@ -92,23 +91,24 @@ class _Place:
 
 
 @contextmanager
-def _opened(output: str) -> Iterator[tuple[_Place, Remote | None]]:
+def opened(output: str) -> Iterator[Place]:
+    """The state of a job that has begun. Raises UsageError if there is none."""
     url = url_of(output)
     if url is None:
         check_job(output)
         with JobDirectory(output) as directory:
-            yield _Place(directory.path, directory, None), None
+            yield Place(directory.path, directory, None)
         return
     remote = Remote(url, output)
     if remote.manifest() is None:
         raise UsageError("there is no job for this output: it has no manifest there", path=remote.store.url,
                          remedy=START)  # fmt: skip
     with JobDirectory(output, make=True) as directory:
-        yield _Place(remote.store.url, directory, remote), remote
+        yield Place(remote.store.url, directory, remote)
 
 
-def _shared(place: _Place, remote: Remote | None, task: VerbTask, engine: Any, settings: Settings, stop: Stop,
-            say: Say) -> Worked:  # fmt: skip
+def work_at(place: Place, task: Task, engine: Engine, settings: Settings, stop: Stop, say: Say = quiet) -> Worked:
+    """`work` for a job and an engine that are open."""
     directory = place.directory
     _check(place, task, stop)
     worked = Worked(directory.manifest.cut.shards)
@@ -128,18 +128,18 @@ def _shared(place: _Place, remote: Remote | None, task: VerbTask, engine: Any, s
         say(f"Joined: {len(done):,} of {worked.shards:,} shards are there")
         try:
             with _keys(place) as keys, Board(keys, device) as board:
-                share(job, engine, board, place.committed, lambda numbers: [], remote)
+                share(job, engine, board, place.committed, lambda numbers: [], place.remote)
         except Interrupted:
             pass
         except ResourceError:  # the run has finished the job meanwhile, and removed the leases
-            if remote or REPORT not in directory.root.names():
+            if place.remote or REPORT not in directory.root.names():
                 raise
     worked.done = len(place.committed())
     return worked
 
 
 @contextmanager
-def _keys(place: _Place) -> Iterator[Keys]:
+def _keys(place: Place) -> Iterator[Keys]:
     if place.remote:
         yield place.remote.store
         return
@@ -150,10 +150,10 @@ def _keys(place: _Place) -> Iterator[Keys]:
         keys.close()
 
 
-def _check(place: _Place, task: VerbTask, stop: Stop) -> None:
+def _check(place: Place, task: Task, stop: Stop) -> None:
     """Raises UsageError if this machine has another input, model or kind of hardware than the job was begun with."""
     directory = place.directory
-    files = task.files() if hasattr(task, "files") else {}
+    files = task.files() if isinstance(task, Reading) else {}
     began = AsBegun.of(files)
     try:
         cut = directory.manifest.cut

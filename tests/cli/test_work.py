@@ -57,6 +57,18 @@ def test_a_worker_needs_the_same_input(run, begun):
     assert code == 2 and "the job was begun for other results: input." in errors
 
 
+def test_mutants_of_the_job(run, begun, rng):
+    """job.json is text that anyone who may write there can change: it ends in an error of ours, or works."""
+    whole = Path("out.bin.job/job.json").read_bytes()
+    for _ in range(60):
+        raw = bytearray(whole)
+        for at in rng.integers(0, len(raw), 2):
+            raw[at] = rng.integers(32, 127)
+        Path("out.bin.job/job.json").write_bytes(raw)
+        code, _, errors = run("work", "out.bin")
+        assert code in (0, 2, 3, 4), errors
+
+
 def test_jobs_that_cannot_be_joined(run, small):
     code, _, errors = run("work", "nothing.bin")
     assert code == 2 and "there is no job for this output" in errors

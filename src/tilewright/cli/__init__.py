@@ -147,7 +147,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
 
         if not is_url(given):
             continue
-        if name not in WRITTEN:
+        if name not in WRITTEN or verb == "validate":
             found[name] = fetch(given, folder=name in MODELS)
         elif (path := local_path(given)) is not None:
             found[name] = path

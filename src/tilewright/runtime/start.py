@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from tilewright.errors import Interrupted, ResourceError, UsageError
+from tilewright.errors import Interrupted, ResourceError, UsageError, counted
 from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
@@ -18,7 +18,7 @@ from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Task
+from tilewright.runtime.jobs.task import OTHERS, Engine, Task
 from tilewright.runtime.kernel_cache import cache_or_none, first_run
 from tilewright.runtime.process import bus_errors
 from tilewright.runtime.progress import Figures, JobProgress
@@ -173,18 +173,21 @@ def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
         whose = "A worker ended and was" if count == 1 else f"{count:,} workers ended and were"
         why = ", ".join(f"{why} ({times:,} times)" if times > 1 else why for why, times in ended.items())
         yield f"{whose} replaced: {why}; see logs/ in {done.output}.job"
+    others = done.facts.get(OTHERS, 0)
+    if others:
+        yield f"Workers that joined made {others:,} of {counted(done.shards, 'shard')}"
     if part:
         new = f"Part {part[0]} of {part[1]} is there, {done.computed:,} of {done.shards:,} shards are new"
         yield f"{new}. When all are, the same command without --part makes the output"
     elif "merge" not in done.seconds:
         what = "the only shard" if done.shards == 1 else f"all {done.shards:,} shards"
         yield f"Nothing to do: {what} and the output were there"
-    elif not done.computed:
+    elif not done.computed and not others:
         one = done.shards == 1
         were, them = ("The only shard was", "it") if one else (f"All {done.shards:,} shards were", "them")
         yield f"{were} there: the output was made of {them}"
-    elif done.computed < done.shards:
-        there = done.shards - done.computed
+    elif done.computed + others < done.shards:
+        there = done.shards - done.computed - others
         yield f"Resumed: {there:,} of {done.shards:,} shards {'was' if there == 1 else 'were'} there"
 
 

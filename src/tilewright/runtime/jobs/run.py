@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,7 @@ from tilewright.runtime.jobs.merge import check, merge
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
-from tilewright.runtime.jobs.task import DOUBTED, Assembling, Engine, Job, Reading, Settling, Task, Watch
+from tilewright.runtime.jobs.task import DOUBTED, OTHERS, Assembling, Engine, Job, Reading, Settling, Task, Watch
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
@@ -201,7 +202,7 @@ class _Run:
         self.records = self.errors = self.computed = 0
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
-        self.facts: dict[str, object] = {}
+        self.facts: dict[str, Any] = {}
         self.request = b""
         self.began: Manifest  # with the files as this run found them
         self.start = time.perf_counter()
@@ -269,7 +270,7 @@ class _Run:
                 return None  # the report and the output stay until those of this run replace them
             self.count(report.records, report.errors)
             facts = {
-                name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size")
+                name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size", OTHERS)
             } | self.facts
             return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # no merge, for one
         for number in found.bad_shards:
@@ -317,6 +318,7 @@ class _Run:
         self.count(record.records, record.errors)
 
     def other(self, record: Record) -> None:
+        self.facts[OTHERS] = self.facts.get(OTHERS, 0) + 1
         self.earlier.forget()
         self.watch.committed(record, None)
         self.count(record.records, record.errors)

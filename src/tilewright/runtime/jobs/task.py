@@ -18,6 +18,7 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a shard's figure: the number of its errors that are due to workers killed from outside
+OTHERS = "others"  # fact: the number of shards that workers which joined the job have made during the run
 FIRST = "first."  # figures of a shard that are the number of a record begin with it
 OPENINGS = 3  # attempts of a worker to open its inputs: files beside a model may change now and then, but not each time
 WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes

@@ -21,9 +21,10 @@ class FolderKeys:
     may write, too; then two processes run one shard, and that does no harm.
     """
 
-    def __init__(self, root: Folder) -> None:
+    def __init__(self, root: Folder, *, look: bool = False) -> None:
         self.url = root.path
-        self._folders = {"": root, **{name: Folder(name, inside=root, make=True) for name in (CLAIMS, WORKERS)}}
+        both = {name: Folder(name, inside=root, make=not look, look=look) for name in (CLAIMS, WORKERS)}
+        self._folders = {"": root, **both}
 
     def close(self) -> None:
         for name in (CLAIMS, WORKERS):
@@ -47,10 +48,10 @@ class FolderKeys:
             return Stat(status.st_size, f"{status.st_ino}-{status.st_mtime_ns}", status.st_mtime)
         return None
 
-    def put(self, name: str, data: bytes, *, absent: bool = False, match: str | None = None) -> str | None:
+    def put(self, name: str, data: bytes, *, absent: bool = False, match: Stat | None = None) -> str | None:
         """As `Objects.put`: the file has all bytes from the first moment on."""
         folder, last = self._at(name)
-        if match is not None and ((found := self.stat(name)) is None or found.tag != match):
+        if match is not None and ((found := self.stat(name)) is None or found.tag != match.tag):
             return None
         temporary = os.path.basename(temporary_name(last))
         with naming(folder.where(last), "write"):
@@ -89,4 +90,18 @@ def joined(root: Folder) -> bool:
         os.stat(WORKERS, dir_fd=root.fd, follow_symlinks=False)
     except OSError:
         return False
-    return True
+    folder = Folder(WORKERS, inside=root, look=True)
+    try:
+        return bool(folder.names())
+    finally:
+        folder.close()
+
+
+def clear(root: Folder, *names: str) -> None:
+    """Removes the files in CLAIMS, WORKERS or both. The directories stay, because a worker may have them open."""
+    keys = FolderKeys(root)
+    try:
+        for name in names:
+            keys.delete([*keys.names(name)])
+    finally:
+        keys.close()

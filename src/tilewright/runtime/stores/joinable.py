@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.runtime.jobs.directory import Record
 from tilewright.runtime.jobs.task import Engine, Job, Source
 from tilewright.runtime.stores.board import CLAIMS, WORKERS, Board, SharedShards
-from tilewright.runtime.stores.folder import FolderKeys, joined
+from tilewright.runtime.stores.folder import FolderKeys, clear, joined
 
 
 class Joinable(Engine):
@@ -27,14 +27,14 @@ class Joinable(Engine):
     def run(self, job: Job) -> None:
         """As the engine's."""
         root = job.directory.root
-        if joined(root):  # what workers of an earlier run have claimed is free
-            root.remove(CLAIMS)
+        alone = job.settings.part is None
+        if alone and joined(root):  # what workers of an earlier run have claimed is free
+            clear(root, CLAIMS)
         with ExitStack() as opened:
             shared = _Join(job, self._engine, opened)
             self._engine.run(replace(job, join=shared.join, done=shared.done))
-        if joined(root):
-            for name in (CLAIMS, WORKERS):
-                root.remove(name)
+        if alone and joined(root):
+            clear(root, CLAIMS, WORKERS)
 
 
 class _Join:

@@ -172,8 +172,8 @@ def open_scored(
     vocabulary: int,
     count: int | None = None,
 ) -> ScoredLines[T]:
-    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a text per line. The arguments
-    are ScoredLines'. Raises UsageError for another name, and InputError."""
+    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a text per line. The
+    arguments are ScoredLines'. Raises UsageError for another name, and InputError."""
     name = os.fspath(path)
     check_records_name(name, "input")
     form = kind_of_records(name)

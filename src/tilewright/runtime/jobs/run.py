@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ from tilewright.runtime.jobs.metrics import metrics_of
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
-from tilewright.runtime.jobs.task import DOUBTED, Assembling, Engine, Job, Reading, Settling, Task, Watch
+from tilewright.runtime.jobs.task import DOUBTED, OTHERS, Assembling, Engine, Job, Reading, Settling, Task, Watch
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
@@ -50,9 +51,14 @@ def run(
 
 
 def run_within(
-    task: Task, output: str, engine: Engine, settings: Settings | None = None, watch: Watch | None = None
+    task: Task,
+    output: str,
+    engine: Engine,
+    settings: Settings | None = None,
+    watch: Watch | None = None,
+    request: bytes = b"",
 ) -> Report:
-    """`run` for an engine whose `with` block the caller is in."""
+    """`run` for an engine whose `with` block the caller is in. request: the job as workers that join it read it."""
     settings = settings or Settings()
     if not engine.lead:
         return engine.follow(task, output, settings)
@@ -79,6 +85,7 @@ def run_within(
             made.check_replaceable(directory, outputs, keep_others=settings.keep_others, beat=stop.check)
             with earlier.kept(put_back=engine.ends_workers) if settings.restart else nullcontext():
                 work.is_settled = True
+                work.request = request
                 report = _worked(work, manifest, began)
     engine.tell(report)
     return report
@@ -200,8 +207,9 @@ class _Run:
         self.records = self.errors = self.computed = 0
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
-        self.facts: dict[str, object] = {}
+        self.facts: dict[str, Any] = {}
         self.claims: Claims | None = None
+        self.request = b""
         self.began: Manifest  # with the files as this run found them
         self.start = time.perf_counter()
 
@@ -279,7 +287,7 @@ class _Run:
                 return None  # the report and the output stay until those of this run replace them
             self.count(report.records, report.errors)
             facts = {
-                name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size")
+                name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size", OTHERS)
             } | self.facts
             return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # no merge, for one
         for number in found.bad_shards:
@@ -306,6 +314,7 @@ class _Run:
         begin = time.perf_counter()
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
+            self.directory.note_request(self.request)
             watch = self.watch
             job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, watch.at_work,
                       watch.waiting, other=self.other)  # fmt: skip
@@ -331,6 +340,7 @@ class _Run:
         self.count(record.records, record.errors)
 
     def other(self, record: Record) -> None:
+        self.facts[OTHERS] = self.facts.get(OTHERS, 0) + 1
         self.earlier.forget()
         self.watch.committed(record, None)
         self.count(record.records, record.errors)

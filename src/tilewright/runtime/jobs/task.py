@@ -18,6 +18,7 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a shard's figure: the number of its errors that are due to workers killed from outside
+OTHERS = "others"  # fact: the number of shards that workers which joined the job have made during the run
 FIRST = "first."  # figures of a shard that are the number of a record begin with it
 OPENINGS = 3  # attempts of a worker to open its inputs: files beside a model may change now and then, but not each time
 WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
@@ -192,7 +193,8 @@ class Job:
     worker's number and the arguments of its `Beat`. waiting: takes a sentence that says why no worker runs. stop: the
     engine must check it often. claim: called just before a shard runs; False: the shard is left out, because another
     process runs or has committed it. other: takes the record of a shard that another process has committed. source: if
-    others work on the job, hands out the shards of `todo`.
+    others work on the job, hands out the shards of `todo`. join: takes a function that names the shards at work and
+    those that wait; returns a source for the latter once others have joined.
     """
 
     task: Task
@@ -207,14 +209,17 @@ class Job:
     claim: Callable[[int], bool] = always
     other: Callable[[Record], None] = lambda record: None
     source: Source | None = None
+    join: Callable[[Callable[[], tuple[list[int], list[int]]]], Source | None] = lambda shards: None
 
 
 class Engine:
     """Runs shards; the whole job is inside its `with` block. lead: this process plans, merges and reports; other ranks
     of MPI follow it. ends_workers: when `run` raises, it has stopped all workers. watches: the job survives the death
-    of a worker, so doubted records may run again."""
+    of a worker, so doubted records may run again. joinable: processes that it has not started may work on the job,
+    too."""
 
     lead = True
+    joinable = False
     ends_workers = True
     watches = True
 

@@ -128,7 +128,8 @@ def _how(request: Request, most: int) -> str:
     """The comment that says how to submit an array."""
     if not request.array:
         return ""
-    lines, names = [], []
+    lines: list[str] = []
+    names: list[str] = []
     for number, (first, tasks) in enumerate(arrays(request, most)):
         after = f"--dependency=afterany:${names[-1]} " if request.throttle and names else ""
         names.append(f"id{number}")

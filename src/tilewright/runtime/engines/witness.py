@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -38,7 +39,7 @@ CRASH_BYTES = 1 << 14  # most bytes of its text, which is a stack of Python
 FIRST = re.compile(rb"(\d{1,10}) (signals|crash|)")  # the first line of a connection: process and kind
 FIELDS: dict[str, tuple[type, ...]] = {  # the fields that a rank sends, see `Witness.tell`
     "rank": (int,), "pid": (int,), "logs": (str,), "log_size": (int,), "shard": (int, type(None)),
-    "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,),
+    "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,), "folder": (str, type(None)),
 }  # fmt: skip
 WHY = "killed or crashed"  # the cause for a rank that ended without a message
 
@@ -79,7 +80,7 @@ class Witness:
 
         rank, pid, logs, log_size: who it is, the folder of the job's logs, and how long the log in it is; shard,
         record: what it is at, None where nothing; stopping=True: it may be killed for that; calm=True: it has ended
-        well; all=True: one ends them all, and has said why.
+        well; all=True: one ends them all, and has said why; folder: of this node, which goes if a rank ends badly.
         """
         self.record = what.get("record", self.record)
         if self._socket:
@@ -237,7 +238,9 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
     """True if this process ended badly, or a rank ended all others. The witness then stops."""
     for rank in ranks:
         rank.hear()
+    folders = {rank.known["folder"] for rank in ranks if rank.known.get("folder")}
     if any(rank.known.get("all") for rank in ranks):  # this rank ended the others
+        _remove(folders)
         return True
     known = next((rank.known for rank in ranks if rank.pid == pid and rank.known), {"pid": pid})
     if known.get("calm"):
@@ -245,7 +248,14 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
     if any(rank.asked for rank in ranks if rank.pid == pid):
         known = {**known, "stopping": True}
     _tell(known, b"".join(rank.crash for rank in ranks if rank.pid == pid).decode("ascii", "replace"))
+    _remove(folders)
     return True
+
+
+def _remove(folders: set[str]) -> None:
+    """Removes what was stored on this node for the job. What ranks that still run have open stays readable."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tell(known: dict, crash: str) -> None:

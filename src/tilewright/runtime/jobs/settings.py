@@ -16,16 +16,17 @@ class Settings:
     device: "cpu", "cuda" or "auto". dtype: accuracy class; None: float32, for `convolve` as the input needs. threads:
     of CPU kernels; None: one per core. rungs: the kernel that is forced, by operation or by layer ("matmul@2").
     without: optimisations that are switched off, of `switches.OPTIMISATIONS`. batch_size: records per call of the
-    model; None: the verb's own.
-    engine: of `start.ENGINES`; None: inline for one worker, local for several. workers: processes; None: one, with
-    engine "local" one per GPU. shard_size: records or bytes per shard of a new job, as the input is cut; None: the
-    verb's own. max_errors: records that may fail, None: any number. restart: throw away what was done. grace: seconds
-    from a signal to the end. watchdog: seconds without a sign of life after which a worker is replaced. trace: where to
-    write a Chrome trace. part: (k, n), only every n-th shard from k on, and no output: for n processes that share a job
-    without knowing of each other; the output is made by a run of all. helps: a part then also runs shards of other
-    parts that no process runs. keep_others: refuse to replace a file at the output's name that this job has not
-    made. json: a verb with --json, whose stdout gets an error as JSON where native code ends the process. since:
-    when the command began (ns since 1970); what the job reads must be older, as it was read before the job began.
+    model; None: the verb's own. engine: of `start.ENGINES`; None: inline for one worker, local for several. workers:
+    processes; None: one, with engine "local" one per GPU. shard_size: records or bytes per shard of a new job, as the
+    input is cut; None: the verb's own. max_errors: records that may fail, None: any number. restart: throw away what
+    was done. grace: seconds from a signal to the end. watchdog: seconds without a sign of life after which a worker is
+    replaced. trace: where to write a Chrome trace. part: (k, n), only every n-th shard from k on, and no output: for n
+    processes that share a job without knowing of each other; the output is made by a run of all. helps: a part then
+    also runs shards of other parts that no process runs. keep_others: refuse to replace a file at the output's name
+    that this job has not made. shared_files: with MPI, whether all nodes see the job's files: "yes", "no" (only rank
+    0's does) or "auto" (found out). json: a verb with --json, whose stdout gets an error as JSON where native code ends
+    the process. since: when the command began (ns since 1970); what the job reads must be older, as it was read before
+    the job began.
     """
 
     device: str = "cpu"
@@ -45,6 +46,7 @@ class Settings:
     part: tuple[int, int] | None = None
     helps: bool = False
     keep_others: bool = False
+    shared_files: str = "auto"
     json: bool = False
     since: int | None = None
 

@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ import two_nodes
 from tilewright.cli import main
 from tilewright.runtime.convert.models import init_dcgan
 
+HANGS = 300  # seconds: of no test that passes, however busy the machine is
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 WHY = two_nodes.missing() or ("" if MPIEXEC.exists() else "mpiexec is not installed: pip install mpi4py mpich")
 pytestmark = pytest.mark.skipif(bool(WHY), reason=WHY)
@@ -38,11 +42,11 @@ def alone(*command):
 
 
 def ranks(nodes, *command, each=2, code=0):
-    """The report of a job on the two nodes; with another exit code, what was said."""
-    words = [sys.executable, "-m", "tilewright", *command, "--engine", "mpi", *(["--json"] if not code else [])]
+    """The report of a job on the two nodes; with another exit code (None: any), what was said."""
+    words = [sys.executable, "-m", "tilewright", *command, "--engine", "mpi", *(["--json"] if code == 0 else [])]
     found, out, err = nodes.run(each, words)
-    assert found == code, out + err
-    if code:
+    assert (found != 0) if code is None else (found == code), out + err
+    if code != 0:
         return out + err
     assert os.listdir(nodes.folder / "tmp") == [], "a folder of the second node was left"
     return json.loads(out) | {"said": err}
@@ -125,3 +129,26 @@ def test_only_mpi_has_nodes(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["draw", "-p", "portraits", "-n", "1", "-o", "out.npy", "--shared-files", "no"])
     assert ended.value.code == 2 and "--shared-files is for the engine mpi" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_rank_of_the_other_node_that_is_killed(nodes):
+    """Nothing stays on its node, and the same command goes on."""
+    init_dcgan("m", 1, z_size=4, channels=(8, 4, 3))
+    job = ("draw", "-p", "m", "-n", "8192", "--shard-size", "8")
+    alone(*job, "-o", "whole.npy")
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(ranks, nodes, *job, "-o", "out.npy", code=None)
+        until = time.monotonic() + HANGS
+        while not (found := [*nodes.folder.glob("tmp/*/output/out.npy.job/logs/done-3-node2-*.json")]):
+            assert time.monotonic() < until and not ended.done(), ended.result()
+            time.sleep(0.01)
+        os.kill(int(found[0].stem.rpartition("-")[2]), signal.SIGKILL)
+        assert "rank 3 on node2" in ended.result()
+    while os.listdir(nodes.folder / "tmp"):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert not Path("out.npy").exists()
+    report = ranks(nodes, *job, "-o", "out.npy")
+    assert Path("out.npy").read_bytes() == Path("whole.npy").read_bytes()
+    assert report["job"]["computed"] <= 1024

@@ -15,6 +15,7 @@ import tilewright
 import two_nodes
 from tilewright.cli import main
 from tilewright.runtime.convert.models import init_dcgan
+from tilewright.runtime.jobs.status import status
 
 HANGS = 300  # seconds: of no test that passes, however busy the machine is
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
@@ -65,6 +66,7 @@ def test_weights_are_sent_once_per_node(nodes):
     assert "Ranks of node1: 0 on core" in report["said"] and "Ranks of node2: 2 on core" in report["said"]
     assert Path("out.npy").read_bytes() == Path("whole.npy").read_bytes()
     assert os.listdir(nodes.second) == []
+    assert sum(worker.records for worker in status("out.npy").workers) == 256
     assert ranks(nodes, *job, "-o", "out.npy")["job"]["computed"] == 0
 
 

@@ -22,6 +22,7 @@ from tilewright.runtime.jobs.directory import MANIFEST, STAGE, JobDirectory, Rec
 from tilewright.runtime.jobs.record import error_name, part_name
 from tilewright.runtime.jobs.task import J
 from tilewright.runtime.jobs.unchanged import AsBegun, files_below
+from tilewright.runtime.jobs.workers import MOST_BYTES
 
 READ = ("model", "input", "kernel")  # fields of a job that name what every rank reads
 WRITTEN = ("output", "image")
@@ -52,10 +53,12 @@ class Offer:
 
 @dataclass
 class Parcel:
-    """A committed shard of a node that does not see the output: its file, its errors, its pieces in place."""
+    """A committed shard of a node that does not see the output: its file, its errors, its pieces in place. tally: name
+    and content of the file that tells `status` of this rank."""
 
     part: bytes
     errors: bytes
+    tally: tuple[str, bytes]
     pieces: list[bytes] = field(default_factory=list)
 
 
@@ -109,7 +112,7 @@ class Staging:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _offer(self, job: Any, shared: str) -> Offer:
-        """Raises UsageError for a trace, to which other nodes could not write."""
+        """Look for the files of the job, and make the file that other nodes look for."""
         files = tuple(_sources(job))
         folders = frozenset(name for name in WRITTEN if os.path.isdir(getattr(job, name, None) or ""))
         token = secrets.token_hex(16)
@@ -124,7 +127,8 @@ class Staging:
         return Offer(job, files, folders, probe)
 
     def _send(self, leaders: Any, offer: Offer, *, sees: bool, lacking: int) -> None:
-        """Send all files from rank 0 to the first rank of each node that lacks them."""
+        """Send all files from rank 0 to the first rank of each node that lacks them. Raises UsageError for a trace, to
+        which these nodes could not write."""
         if offer.job.settings.trace:
             what = f"{lacking} of {leaders.size} nodes do not see the job's files, and could not write the trace"
             raise UsageError(
@@ -179,7 +183,9 @@ def packed(directory: JobDirectory, record: Record) -> Parcel:
     errors = directory.errors_of(record) if record.errors else b""
     tree = Tree(directory.root, STAGE)
     pieces = parsed(directory.notes(record.shard))
-    parcel = Parcel(part, errors, [tree.get(piece) for piece in pieces])
+    tally = next((name for name in directory.logs.names() if name.endswith(f"-{os.getpid()}.json")), "")
+    told = (directory.logs.read(tally, MOST_BYTES) if tally else None) or b""
+    parcel = Parcel(part, errors, (tally, told), [tree.get(piece) for piece in pieces])
     directory.shards.remove(name)
     for piece in pieces:
         if piece.name:
@@ -203,9 +209,20 @@ def unpacked(directory: JobDirectory, record: Record, parcel: Parcel) -> None:
     if parcel.errors:
         directory.errors.place(error_name(record.shard), parcel.errors)
     directory.shards.place(part_name(record.shard), parcel.part)
+    _tell(directory, *parcel.tally)
     found = directory.record(record.shard)
     if found is None or directory.wrong_errors(found):
         raise InternalError(f"shard {record.shard} of another node arrived damaged", path=directory.path)
+
+
+def _tell(directory: JobDirectory, name: str, content: bytes) -> None:
+    """Write a rank's counts for `status`. Errors of the disk are ignored, as in `Tally`."""
+    with suppress(OSError):
+        fd = directory.logs.open(name, os.O_WRONLY | os.O_CREAT)
+        try:
+            os.pwrite(fd, content, 0)
+        finally:
+            os.close(fd)
 
 
 def _sources(job: Any) -> Iterator[Source]:

@@ -52,6 +52,8 @@ def engine_of(settings: Settings, device: str) -> Engine:
         raise UsageError(f"engine is {name!r}; it must be one of {', '.join(ENGINES)}")
     if name != "mpi" and settings.part is None:
         check_alone()
+    if name != "mpi" and settings.shared_files != "auto":
+        raise UsageError("--shared-files is for the engine mpi", remedy="add --engine mpi, or leave out --shared-files")
     if workers is not None and workers < 1:
         raise UsageError(f"workers is {workers}; it must be at least 1")
     if name == "mpi":  # here nothing may fail on one rank alone: the others would wait for it
@@ -123,9 +125,13 @@ def start(
         check_engine(settings)
     with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
         report.lead = engine.lead
+        job = engine.share(job, settings.shared_files)
+        settings = job.settings
         if engine.lead:
             stop.asked = _Announced(settings.grace)
         with phase(report, "check"):
+            for line in engine.notices():
+                say(line)
             task = task_of(job, say if engine.lead else quiet, workers_of(engine, settings))
             opened.callback(task.close)
             if place_for(settings.device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:

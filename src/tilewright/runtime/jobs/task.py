@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -22,6 +22,7 @@ OTHERS = "others"  # fact: the number of shards that workers which joined the jo
 FIRST = "first."  # figures of a shard that are the number of a record begin with it
 OPENINGS = 3  # attempts of a worker to open its inputs: files beside a model may change now and then, but not each time
 WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
+J = TypeVar("J", bound=Any)  # a verb's job
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -228,6 +229,14 @@ class Engine:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """The base class has nothing to close."""
+
+    def share(self, job: J, shared: str) -> J:
+        """The verb's job as this process runs it, before it is checked. shared: `Settings.shared_files`."""
+        return job
+
+    def notices(self) -> list[str]:
+        """What the user is told of the workers before the work."""
+        return []
 
     def run(self, job: Job) -> None:
         """Run until all of `job.todo` is committed. Raises Interrupted if `job.stop` asks for it, or an error."""

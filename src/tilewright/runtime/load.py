@@ -23,7 +23,8 @@ from tilewright.models import dcgan, gpt2, opt, textcnn
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import CONFIGS, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
-from tilewright.models.decoder import DecoderConfig, DecoderModel
+from tilewright.models.decoder import DecoderModel
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.models.opt import OPT, OPTConfig
 from tilewright.models.textcnn import TextCNN, TextCNNConfig

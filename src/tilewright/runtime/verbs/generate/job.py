@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tilewright.errors import InputError, UsageError, counted
 from tilewright.formats.files import InputFile
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.decoder import DecoderConfig
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import ModelJob, check_records

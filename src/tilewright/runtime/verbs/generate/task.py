@@ -14,7 +14,7 @@ from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.decoder import DecoderConfig
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.runtime.forced_rungs import Idle, check_rungs
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records

@@ -21,6 +21,7 @@ SHORT = {  # operation -> the names of its short form, in groups: "DxHxW-KDxKHxK
     "layernorm": (("shape",),),
     "matmul": (("M", "N", "K"),),
     "matmul_argmax": (("M", "N", "K"),),
+    "rope": (("rows", "heads", "pairs"), ("rest",)),
     "sample": (("M", "V"),),
     "softmax": (("shape",),),
 }

@@ -2,6 +2,7 @@
 
     x = tokens[id] (+ positions[position])
     a layer:  x += proj(attention(LN1(x)));  x += out(act(in(LN2(x))))
+    in parallel:  x += proj(attention(LN1(x))) + out(act(in(LN2(x))))
     logits = LN(x) @ head
 
 A `Network` says how a family, or one of its sizes, differs from this. Rows of a batch are positions of sequences of any
@@ -24,6 +25,8 @@ from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import Packed, matmul, prepare
 from tilewright.ops.matmul_argmax import matmul_argmax
 from tilewright.ops.matmul_argmax import prepare as prepare_argmax
+from tilewright.ops.rope import inverse_frequencies, rope
+from tilewright.ops.rope import prepare as prepare_rotation
 from tilewright.switches import Without
 
 
@@ -83,6 +86,11 @@ class DecoderModel(LanguageModel):
         backend, ends, C = self.backend, config.ends(weights), self.network.width
         self.wte = backend.array(ends.tokens)
         self.wpe = None if ends.positions is None else backend.vector(ends.positions)
+        self.rotation = None
+        if self.network.rotary:
+            frequencies = inverse_frequencies(self.network.rotary, self.network.theta)
+            like = None if backend.name == "cpu" else self.wte
+            self.rotation = prepare_rotation(frequencies, length=self.network.context, like=like)
         self.project_in = self._projection(ends.project_in, 1)
         self.layers = [
             Layer(config.layer(weights, i), self.first + 4 * i, C, dtype, backend) for i in range(self.network.layers)
@@ -137,19 +145,25 @@ class DecoderModel(LanguageModel):
     def _layer(self, i: int, x: Array, batch: Batch, work: Workspace) -> Array:
         """x (R, C) after layer i; after the last layer, only the last row of each sequence."""
         layer, dtype, (R, C), number = self.layers[i], self.dtype, x.shape, self.first + 4 * i
-        after, h = self.network.norms_after, x
+        after, parallel, h = self.network.norms_after, self.network.parallel, x
         with layer_of(layernorm=2 * i + 1, matmul=number):
             if not after:
                 h = self._normed(x, layer.norm_1, work.take("h", R, C, dtype))
             qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C, dtype))
+        if self.rotation is not None:
+            with layer_of(rope=i + 1):
+                both = qkv[:, : 2 * C]  # each head of queries, then each of keys
+                rope(both, batch.positions, self.rotation, heads=2 * self.network.heads, out=both)
         q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
         with layer_of(attention=i + 1):
             x, y = batch.attend(i, x, q, k, v, self.config.scale(i), work)
         with layer_of(matmul=number + 1, layernorm=2 * i + 1 + (not after)):
+            if parallel:  # of x before the sum
+                h = self._normed(x, layer.norm_2, work.take("n", len(x), C, dtype))
             matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
             if after:
                 h = self._normed(x, layer.norm_1, x)
-            else:
+            elif not parallel:
                 h = self._normed(x, layer.norm_2, work.take("h", len(x), C, dtype))
         u = work.take("u", len(x), self.network.inner, dtype)
         with layer_of(matmul=number + 2):

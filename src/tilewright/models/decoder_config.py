@@ -31,7 +31,8 @@ class Network(NamedTuple):
     name of the function there. eps: of the norms. embedding: elements of a token's row; where they are not `width`,
     one matrix leads from the one to the other, and a second one back before the output matrix. norms_after: each norm
     follows its sum (OPT-350m). affine: norms have weights. joins: queries, keys and values are three matrices in the
-    checkpoint, or mixed.
+    checkpoint, or mixed. parallel: both parts of a layer read the same x. rotary, theta: elements of each head that are
+    rotated by their position, and the base of their frequencies; see `ops.rope`.
     """
 
     context: int
@@ -47,6 +48,14 @@ class Network(NamedTuple):
     norms_after: bool = False
     affine: bool = True
     joins: bool = False
+    parallel: bool = False
+    rotary: int = 0
+    theta: float = 0.0
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of elements of each head that are rotated."""
+        return -(-self.rotary // 2)
 
     @property
     def projects(self) -> bool:
@@ -164,7 +173,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes of the weights on a device, without the embedding's table, which the CPU maps."""
         n, first = self.network, self.first
         vectors = sum(shape[0] for shape in self.tensor_shapes().values() if len(shape) == 1)
-        tables = n.context * n.width if n.positions else 0
+        tables = (n.context * n.width if n.positions else 0) + n.pairs * (2 * n.context + 1)
         plain = 0 if n.affine else 2 * n.width * self.calls["layernorm"]  # ones and zeros
         parts = [Memory(4 * (vectors + tables + plain))]
 
@@ -199,7 +208,10 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         """How often a forward pass calls each operation, for rungs that are forced for one layer."""
         n = self.network
         norms, products = 2 * n.layers + (not n.norms_after), 4 * n.layers + 1 + 2 * n.projects
-        return {"embedding": 1 + n.projects, "layernorm": norms, "attention": n.layers, "matmul": products}
+        rotations = {"rope": n.layers} if n.rotary else {}
+        return {
+            "embedding": 1 + n.projects, "layernorm": norms, "attention": n.layers, "matmul": products, **rotations,
+        }  # fmt: skip
 
     @property
     def head(self) -> layer_of:
@@ -227,9 +239,9 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         C, W, tokens = n.width, n.inner, 4 * n.embedding if n.projects else 0
         if device == "cpu":
             itemsize = 2 if dtype == "bfloat16" else 4
-            return (12 + 4 * itemsize) * C + itemsize * W + tokens
+            return (12 + (4 + n.parallel) * itemsize) * C + itemsize * W + tokens
         itemsize = footprint.element_bytes(dtype)
-        return 4 * C + itemsize * (6 * C + W) + tokens + footprint.limbs(max(W, C), dtype)
+        return 4 * C + itemsize * ((6 + n.parallel) * C + W) + tokens + footprint.limbs(max(W, C), dtype)
 
     def flops(self, prompts: Prompts, tokens: int, *, cached: bool = True) -> float:
         """Operations of prompts that get `tokens` new ones each: every position through every layer, the output matrix

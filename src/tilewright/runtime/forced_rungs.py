@@ -17,7 +17,7 @@ from tilewright.ops.core.layers import split_target, wrong_layers
 
 OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `calls` names those beneath them
     "classify": ("embedding_conv1d", "matmul", "embedding", "layernorm", "attention"),
-    "generate": ("embedding", "layernorm", "attention", "matmul", "matmul_argmax", "sample"),
+    "generate": ("embedding", "layernorm", "rope", "attention", "matmul", "matmul_argmax", "sample"),
     "draw": ("matmul", "conv_transpose2d", "batchnorm"),
     "convolve": ("conv3d", "correlate"),
 }

@@ -120,7 +120,11 @@ class GenerateTask(RecordsTask):
 
 def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: DecoderConfig) -> None:
     """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
-    check_rungs("generate", rungs, device, idle_operations(params) if params else {}, config.calls)
+    idle = idle_operations(params) if params else {}
+    if "rope" not in config.calls:
+        when = f"in a {config.model_type}, whose positions are a table"
+        idle = {**idle, "rope": Idle(when, "embedding", "leave it out")}
+    check_rungs("generate", rungs, device, idle, config.calls)
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:

@@ -180,7 +180,7 @@ def test_a_forced_rung_of_rope_runs_or_is_refused(tmp_path):
     from tilewright.runtime.verbs.generate.task import check_forced
 
     check_forced(GREEDY, {"rope": "cpu.table", "rope@2": "cpu.naive"}, "cpu", GPTNeoXConfig())
-    with pytest.raises(UsageError, match="it has no effect in a opt, whose positions are a table"):
+    with pytest.raises(UsageError, match="it has no effect in a model whose positions are a table"):
         check_forced(GREEDY, {"rope": "cpu.table"}, "cpu", OPTConfig())
     with pytest.raises(UsageError, match="generate has no such layer"):
         check_forced(GREEDY, {"rope@45": "cpu.table"}, "cpu", GPTNeoXConfig())

@@ -21,6 +21,7 @@ DTYPES = {
     "dcgan": ("float32", "bfloat16", "float16", "tf32"),
     "convolve": ("float32",),
 }
+Measured = TextCNNConfig | GPT2Config | DCGANConfig
 MODELS: dict[str, type[TextCNNConfig] | type[GPT2Config] | type[DCGANConfig]] = {
     "sentiment": TextCNNConfig, "gpt2": GPT2Config, "dcgan": DCGANConfig,
 }  # fmt: skip
@@ -36,7 +37,7 @@ class Setting:
     job: str
     device: str = "cpu"
     dtype: str = "float32"
-    config: TextCNNConfig | GPT2Config | DCGANConfig | None = None
+    config: Measured | None = None
     weights: dict[str, np.ndarray] | None = None
     ids: np.ndarray | None = None
 

@@ -139,6 +139,7 @@ class DecoderModel(LanguageModel):
         with layer_of(embedding=1):
             tokens = embedding(batch.ids, self.wte, out=work.take("tokens", R, n.embedding))
         with layer_of(embedding=2, matmul=1):
+            assert self.wpe is not None, "project_in is OPT's, which has learned positions"
             x = embedding(batch.positions, self.wpe, out=out)
             return matmul(tokens, self.project_in, residual=x, out=x)
 

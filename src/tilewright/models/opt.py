@@ -108,7 +108,7 @@ class OPTConfig(DecoderConfig, frozen=True, kw_only=True):
             weight = [weights[f"{at}.{name}.weight"] for name in names]
             bias = [weights[f"{at}.{name}.bias"] for name in names] if self.enable_bias else None
             if len(names) == 1:
-                return weight[0].T, bias and bias[0]
+                return weight[0].T, None if bias is None else bias[0]
             return np.concatenate(weight).T, None if bias is None else np.concatenate(bias)
 
         return LayerWeights(

@@ -51,8 +51,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
 
 
 def unused_rungs(rungs: Mapping[str, str], figures: dict[str, float], shards: int) -> list[str]:
-    """The forced rungs of operations that choose tokens, and that no prompt of any shard needed.
-
-    figures: of all shards. Those of an earlier version's shards say nothing of it, and then neither does the job.
+    """The forced rungs of token-choosing operations that no prompt of any shard used. figures: added up over all
+    shards. If an earlier version computed some shards, their figures lack this, and the result is empty.
     """
     return [f"{op}={rung}" for op, rung in rungs.items() if op in CHOOSING and figures.get(f"{IDLE}{op}") == shards]

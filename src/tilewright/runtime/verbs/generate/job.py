@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.errors import InputError, UsageError, counted
+from tilewright.formats.completions import ANSWER
 from tilewright.formats.files import InputFile
+from tilewright.formats.sampling_fields import is_known
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
-from tilewright.runtime.verbs.model_job import ModelJob, check_records
+from tilewright.runtime.verbs.model_job import RecordsJob, check_records
 
 FEW_SEQUENCES = 16  # at once: with fewer, the products are bound by reading the weights
 COURSE_PROMPT = 16  # token ids of a prompt in a binary file
@@ -18,12 +20,15 @@ TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course'
 
 
 @dataclass
-class GenerateJob(ModelJob):
+class GenerateJob(RecordsJob):
     """What to generate. Files named .jsonl hold JSON lines, .txt one prompt or completion per line, others int32
     tokens. params: of all prompts; a JSON line may give its own. seed: used if neither gives one. batch_memory: bytes
     for keys and values, None: see `LanguageModel.generate`. Of a binary output up to 0.05 % of the tokens may differ
     from the answers, others must be equal. A binary file cannot hold errors.
     """
+
+    ANSWER = ANSWER
+    FIELD_OPTION = "--prompt-field"
 
     input: str
     params: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0, max_tokens=8))
@@ -81,6 +86,9 @@ def small_batches(job: GenerateJob, config: DecoderConfig) -> str:
 def check(job: GenerateJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
     check_records(job)
+    if job.content_field is not None and is_known(job.content_field, body=False):
+        raise UsageError(f"--prompt-field is {job.content_field!r}, which is a sampling field",
+                         remedy="rename the field of the input")  # fmt: skip
     if job.dtype == "float16" and job.device == "cpu":
         raise UsageError(
             "dtype is 'float16', which is not supported on the CPU", remedy="use bfloat16, or --device cuda"

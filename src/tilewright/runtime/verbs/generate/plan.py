@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.backends.footprint import PREPARING, RUNNING, Part
 from tilewright.errors import UsageError
 from tilewright.formats.prompts import PromptFile
+from tilewright.formats.record_fields import kept_bytes
 from tilewright.generation import memory as engine
 from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.memory import Prompts, Wanted
@@ -48,10 +49,10 @@ LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line without to
 @dataclass(frozen=True)
 class Seen:
     """The sample of the input. prompts: sequences of all good records, n each; in_a_shard: sequences of the largest
-    shard. records: good and bad ones, counted or estimated. id_bytes, token_text: of an id, of a token's text. noticed:
-    notices of the job. They are `bad` records, the error of the first, and the tokens of all good prompts
-    (`prompt_tokens`). `cut` counts prompts whose context does not hold all new tokens. `undrawn` counts prompts at
-    temperature 0 with an option that matters only for sampling."""
+    shard. records: good and bad ones, counted or estimated. id_bytes, token_text: of an id and the kept fields, of a
+    token's text. noticed: notices of the job. They are `bad` records, the error of the first, and the tokens of all
+    good prompts (`prompt_tokens`). `cut` counts prompts whose context does not hold all new tokens. `undrawn` counts
+    prompts at temperature 0 with an option that matters only for sampling."""
 
     prompts: Prompts
     in_a_shard: int
@@ -163,7 +164,7 @@ def _read(task: GenerateTask, sample: Sample) -> Seen:
         "undrawn": round(sum(is_undrawn(params, prompt) for params, prompt, _ in good) * scale),
     }
     texts = [len(prompt.text) / length for _, prompt, length in good if prompt.text]
-    ids = [len(str(prompt.id)) + 2 for _, prompt in seen]
+    ids = [len(str(prompt.id)) + 2 + kept_bytes(prompt.kept) for _, prompt in seen]
     return Seen(
         Prompts(round(sequences * scale), round(tokens * scale), max([1, *(length for _, _, length in good)])),
         -(-sample.in_a_shard() * sequences // max(len(good), 1)), records,

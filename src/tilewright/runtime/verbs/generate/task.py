@@ -15,7 +15,7 @@ from tilewright.formats.prompts import PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.decoder_config import DecoderConfig
-from tilewright.runtime.forced_rungs import Idle, check_rungs
+from tilewright.runtime.forced_rungs import Idle, check_rungs, without_rope
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -25,7 +25,7 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import check_has_ids, check_tokenizer_fits
+from tilewright.runtime.text_inputs import absent_fields, check_has_ids, check_tokenizer_fits
 from tilewright.runtime.verbs.generate.job import (
     COURSE_PROMPT,
     TEXT,
@@ -53,9 +53,9 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     config, tokenizer = config_of(job.model, DecoderConfig), tokenizer_of(job.model)
     eos_token_ids(job.model)  # refuses wrong ones before the weights are read
     if tokenizer is None:
-        check_has_ids(job.input, job.model, ID_LINE)
+        check_has_ids(job.input, job.model, ID_LINE, job.content_field)
     else:
-        check_tokenizer_fits(job.input, tokenizer, config.vocab_size, ID_LINE)
+        check_tokenizer_fits(job.input, tokenizer, config.vocab_size, ID_LINE, job.content_field)
     check_model(job, config, tokenizer is not None)
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
@@ -66,7 +66,8 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
     say(f"Checking input: {counted(task.size, 'byte')}...Done!")
-    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config)):
+    absent = absent_fields(job.input, job.fields)
+    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config), absent):
         if notice:
             say(notice)
     return task
@@ -91,7 +92,7 @@ class GenerateTask(RecordsTask):
         config, encode = self.config, self.tokenizer.encode if self.tokenizer else None
         return open_prompts(self.job.input, encode=encode, vocabulary=config.vocab_size,
                             max_length=config.context - 1, length=COURSE_PROMPT, count=self.job.count,
-                            scan=scan)  # fmt: skip
+                            scan=scan, fields=self.job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
         job = self.job
@@ -114,21 +115,19 @@ class GenerateTask(RecordsTask):
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):
             line = empty_line if self.job.output.endswith(".txt") else error_line
+            names = ("custom_id", "id") if self.job.content_field is None else ("id",)
             with InputFile(self.job.input, "input") as file:
-                settle_ids(directory, file, ("custom_id", "id"), line, stop)
+                settle_ids(directory, file, names, line, stop)
 
 
 def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: DecoderConfig) -> None:
     """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
-    idle = idle_operations(params) if params else {}
-    if "rope" not in config.calls:
-        when = f"in a {config.model_type}, whose positions are a table"
-        idle = {**idle, "rope": Idle(when, "embedding", "leave it out")}
+    idle = without_rope(config.calls) | (idle_operations(params) if params else {})
     check_rungs("generate", rungs, device, idle, config.calls)
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:
-    """The operation that a job does not need if all its prompts have these parameters."""
+    """The operations that a job does not run if all its prompts have these parameters."""
     runs = params.choosing_operations
     if "sample" not in runs:
         remedy = "force a rung of matmul_argmax, or give a --temperature above 0"
@@ -157,11 +156,10 @@ class RowsTask(AsParquet, GenerateTask):
 
 def sizing_for(device: str, params: SamplingParams) -> Sizing:
     """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU, and enough to
-    fill its batches. On an H200 a shard costs 0.1 s besides its tokens, and 3 << 19 tokens take 3 s.
-
-    Shards of a small job are smaller if that costs little. Measured with 1,536 prompts on two cores of a Xeon: poet
-    with 64 new tokens took as long in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model
-    in bfloat16 with 8 new tokens took a tenth longer in shards of 512 than in one shard.
+    fill its batches. On an H200 each shard adds 0.1 s, and 3 << 19 tokens take 3 s. A small job has smaller shards, if
+    these are not much slower. Measured with 1,536 prompts on two cores of a Xeon: poet with 64 new tokens took as long
+    in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model in bfloat16 with 8 new tokens
+    took a tenth longer in shards of 512 than in one shard.
     """
     each = params.max_tokens * params.n
     if device == "cpu":

@@ -9,7 +9,7 @@ from tilewright.formats.completions import ANSWER
 from tilewright.formats.files import InputFile
 from tilewright.formats.sampling_fields import is_known
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.decoder import DecoderConfig
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import WITH_FIELDS, RecordsJob, check_records

@@ -20,7 +20,7 @@ from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.memory import Prompts, Wanted
 from tilewright.generation.scheduler import WINDOW
 from tilewright.hardware import gpus
-from tilewright.models.decoder import DecoderConfig
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.runtime.begun import Begun
 from tilewright.runtime.devices import gpu_elsewhere, place_for
 from tilewright.runtime.fingerprint import in_force

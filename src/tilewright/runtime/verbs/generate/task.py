@@ -13,8 +13,8 @@ from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptFile, PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.decoder import DecoderConfig
-from tilewright.runtime.forced_rungs import Idle, check_rungs
+from tilewright.models.decoder_config import DecoderConfig
+from tilewright.runtime.forced_rungs import Idle, check_rungs, without_rope
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -123,7 +123,8 @@ class GenerateTask(RecordsTask):
 
 def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: DecoderConfig) -> None:
     """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
-    check_rungs("generate", rungs, device, idle_operations(params) if params else {}, config.calls)
+    idle = without_rope(config.calls) | (idle_operations(params) if params else {})
+    check_rungs("generate", rungs, device, idle, config.calls)
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:

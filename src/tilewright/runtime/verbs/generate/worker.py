@@ -24,7 +24,8 @@ from tilewright.generation.rules import failed
 from tilewright.generation.sampling import ParameterError, SamplingParams
 from tilewright.generation.scheduler import WINDOW
 from tilewright.generation.sequences import Generated, Request
-from tilewright.models.decoder import DecoderConfig, DecoderModel
+from tilewright.models.decoder import DecoderModel
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace

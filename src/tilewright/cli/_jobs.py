@@ -72,6 +72,14 @@ class JobOptions:
     restart: Annotated[
         bool, Option("--restart", help="Discard the shards of earlier runs and start anew.", rich_help_panel=RUNS)
     ] = False
+    retry_failed: Annotated[
+        bool,
+        Option(
+            "--retry-failed",
+            help="Compute the shards with failed records again, and the output with them. Needs --engine local or ray.",
+            rich_help_panel=RUNS,
+        ),
+    ] = False
     force: Annotated[
         bool,
         Option("--force", help="Replace an output file that this job did not make.", rich_help_panel=RUNS),

@@ -73,6 +73,7 @@ def run_within(
         began.check_before(settings.since)
         began.check()
         check_part(settings)
+        check_retry(settings)
         with (
             _held(output, shared=settings.part is not None) as directory,
             nullcontext() if settings.part else _leaving_nothing(directory),
@@ -154,6 +155,21 @@ def check_part(settings: Settings) -> None:
         )
 
 
+def check_retry(settings: Settings) -> None:
+    """Raises UsageError for an engine that cannot try failed records again, and for contradicting options."""
+    if not settings.retry_failed:
+        return
+    if settings.restart or settings.part is not None:
+        other = "--restart computes" if settings.restart else "--part computes"
+        raise UsageError(f"--retry-failed computes some shards again, and {other} others", remedy="give one of them")
+    if not settings.is_supervised:  # a rank's death ends an MPI job; inline, the record would end the whole job
+        engine = settings.engine or "inline"
+        raise UsageError(
+            f"engine is {engine!r}; --retry-failed needs an engine that replaces the workers which a record ends",
+            remedy="give --engine local or --engine ray",
+        )
+
+
 @contextmanager
 def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
     """Within the block, an error that is reported to the user before the first shard removes the job's directory."""
@@ -215,6 +231,9 @@ class _Run:
 
     def until_whole(self) -> Report:
         self.watch.begin(self.directory.manifest.cut)
+        if self.settings.retry_failed and next(self.directory.committed(), None) is None:
+            why = "no shard of this job is computed yet, so no record has failed"
+            raise UsageError(why, path=self.directory.path, remedy="leave out --retry-failed")
         finished = self.finished()
         if finished:
             return finished
@@ -283,7 +302,8 @@ class _Run:
         found = check(self.directory, self.stop.check)
         others = [*map(spelled, self.task.outputs()[1:])] if isinstance(self.task, Assembling) else []
         if found.intact and [*(report := self.directory.sealed(REPORT, Report)).others] == others:
-            if report.figures.get(DOUBTED) and self.engine.watches:
+            doubted = report.figures.get(DOUBTED) and self.engine.watches
+            if doubted or (report.errors and self.settings.retry_failed):
                 return None  # the report and the output stay until those of this run replace them
             self.count(report.records, report.errors)
             facts = {
@@ -296,19 +316,26 @@ class _Run:
         return None
 
     def count_committed(self, watch: Watch, *, again: bool = False) -> None:
-        """again: shards with doubted records of an earlier run, which run again. Until then they stay."""
+        """again: shards with records that are tried again run again: doubted ones, or all that failed. Until then they
+        stay."""
         begin = time.perf_counter()
         self.todo = self.directory.missing()
         self.records = self.errors = 0
         for number in self.directory.committed():
             record = self.directory.record(number)
-            if record and again and record.figures.get(DOUBTED) and self.engine.watches:
+            if record and again and self.is_retried(record):
                 self.todo.append(number)
             elif record:
                 watch.committed(record, None)
                 self.count(record.records, record.errors)
         self.todo.sort()
         self.phase("plan", begin)
+
+    def is_retried(self, record: Record) -> bool:
+        """True if this shard of an earlier run has failed records that this run tries again."""
+        if self.settings.retry_failed:
+            return record.errors > 0
+        return bool(record.figures.get(DOUBTED)) and self.engine.watches
 
     def compute(self) -> None:
         begin = time.perf_counter()

@@ -40,6 +40,7 @@ class Settings:
     shard_size: int | None = None
     max_errors: int | None = None
     restart: bool = False
+    retry_failed: bool = False
     grace: float = 20  # batch systems kill 30 s after they have asked
     watchdog: float = 600  # seconds: many times a batch of the largest model
     trace: str | None = None

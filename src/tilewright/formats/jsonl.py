@@ -1,5 +1,5 @@
-"""Sentences as JSON lines: {"id": ..., "text": ...}, {"tokens": [...]}, {"input_ids": [...]} or a bare list; labels
-or errors out.
+"""Sentences as JSON lines: {"id": ..., "text": ...}, perhaps with "text_pair", {"tokens": [...]}, {"input_ids": [...]}
+or a bare list; labels or errors out.
 
 Other fields of an input line are ignored. Either every line has an id (a string or a 64-bit integer), or none has and
 the number of the line, from 1, is its id.
@@ -31,7 +31,7 @@ from tilewright.formats.lines import (
     recovered,
 )
 from tilewright.formats.records import Batch, Id, RecordError
-from tilewright.formats.sentence_encoder import Content, SentenceEncoder
+from tilewright.formats.sentence_encoder import Content, Pair, SentenceEncoder
 
 
 class _Line(msgspec.Struct):
@@ -42,6 +42,7 @@ class _Line(msgspec.Struct):
 
 class _TextLine(_Line):
     text: str | msgspec.UnsetType = msgspec.UNSET
+    text_pair: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class _IdOnly(msgspec.Struct):
@@ -76,16 +77,17 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         self._vocabulary = vocabulary
         self._encoder = encoder
         self._decoder = msgspec.json.Decoder(_TextLine if encoder else _Line)
+        self.length = encoder.length if encoder else length
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All records in order, `size` at a time."""
         for records, sentences, end in self._groups(size):
             good = [content for content, record in zip(sentences, records, strict=True) if record.error is None]
             if self._encoder:
-                rows, cut = self._encoder.encoded(good)
+                found = self._encoder.encoded_pairs(good)
+                yield Batch(found.tokens, end, records, found.cut, found.seconds if found.seconds.any() else None)
             else:
-                rows, cut = np.array(good, np.int32).reshape(-1, self._length), 0
-            yield Batch(rows, end, records, cut)
+                yield Batch(np.array(good, np.int32).reshape(-1, self._length), end, records)
 
     def _decode(self, line: bytes | Row) -> tuple[Id | None, tuple[str, Content]]:
         if isinstance(line, dict):
@@ -109,10 +111,20 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
             raise missing(line if isinstance(line, dict) else decode_fields(line), names[0])
         if len(given) > 1:
             raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
-        return (None if record.id is msgspec.UNSET else record.id), (given[0], getattr(record, given[0]))
+        content, second = getattr(record, given[0]), getattr(record, "text_pair", msgspec.UNSET)
+        if second is not msgspec.UNSET and given[0] != "text":
+            raise BadLine(f"is given together with {given[0]}; it goes with text", "text_pair")
+        content = content if second is msgspec.UNSET else Pair(content, second)
+        return (None if record.id is msgspec.UNSET else record.id), (given[0], content)
 
     def _check(self, raw: tuple[str, Content]) -> Content:
         name, content = raw
+        if isinstance(content, Pair):
+            assert self._encoder is not None
+            try:
+                return self._encoder.checked_pair(*content)
+            except InputError as error:
+                raise BadLine(error.message, name) from error
         if not isinstance(content, str):
             check_tokens(content, self._vocabulary, name)
         if self._encoder is None:

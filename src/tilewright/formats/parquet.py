@@ -19,7 +19,7 @@ from tilewright.formats.files import InputFile, Writable
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
 from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
-COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS)  # and sampling fields
+COLUMNS = ("id", "text", "text_pair", "tokens", *PROMPT_FIELDS)  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
 READ = 1024  # rows that are Python objects at a time: they take ten times the memory of Arrow's columns

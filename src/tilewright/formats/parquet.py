@@ -24,7 +24,7 @@ from tilewright.formats.record_fields import PLAIN, RecordFields, check_columns,
 from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
 SCORED = ("context", "continuation", "continuation_token_ids")
-COLUMNS = frozenset({"id", "text", "tokens", *PROMPT_FIELDS, *SCORED})  # and sampling fields
+COLUMNS = frozenset({"id", "text", "text_pair", "tokens", *PROMPT_FIELDS, *SCORED})  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
 READ = 1024  # rows that are Python objects at a time: they take ten times the memory of Arrow's columns

@@ -66,7 +66,7 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     if not job.is_binary and not has_tokenizer(job.model):
         check_has_ids(job.text, job.model, '{"id": 7, "tokens": [1, 2]}', job.content_field)
     with closing(task.reader(SCAN_BYTES)) as reader:
-        task.size, total = reader.bytes, reader.total
+        task.size, total, task.longest = reader.bytes, reader.total, reader.length
     say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
     if absent := absent_fields(job.text, job.fields):
         say(absent)
@@ -104,7 +104,8 @@ def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
 
 @dataclass
 class ClassifyTask(RecordsTask):
-    """A `Task`. kept: the token table of an inline worker, to be saved at the end."""
+    """A `Task`. kept: the token table of an inline worker, to be saved at the end. longest: tokens of a text that
+    count."""
 
     job: ClassifyJob
     config: Classifier
@@ -112,6 +113,7 @@ class ClassifyTask(RecordsTask):
     workers: int = 1
     size: int = 0
     kept: KeptTable | None = None
+    longest: int = 0
 
     def reader(self, scan: int = 0) -> SentenceReader:
         """scan: bytes of a binary input that are checked now."""

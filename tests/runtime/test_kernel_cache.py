@@ -45,7 +45,9 @@ def test_a_home_that_cannot_be_written_switches_the_cache_off(home):
 
 def test_a_first_run_says_that_it_compiles(home, monkeypatch):
     notice = first_run()
-    assert "Compiling kernels for this machine" in notice and f"{home}/.cache/tilewright" in notice and "\n" not in notice
+    assert (
+        "Compiling kernels for this machine" in notice and f"{home}/.cache/tilewright" in notice and "\n" not in notice
+    )
     cache.check(cache.directory())
     assert first_run() == notice
     (cache.directory() / "roofs.copy-0123.kernel").write_bytes(b"")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.errors import InputError, UsageError, WrongType
+from tilewright.errors import InputError, UsageError, WrongType, suggestion
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "models"
 NAMES = ("poet", "critic", "portraits")
@@ -62,9 +63,10 @@ def check_model(path: str | os.PathLike[str]) -> None:
     if os.path.lexists(name) or (owner and not may_be_repository):
         return
     known = "this installation lacks it" if name in NAMES else f"the named models are {', '.join(NAMES)}"
-    what = f"no such model: there is no file of that name here, and {known}"
+    near = suggestion(name, {*NAMES, *_models_here()} - {name})
+    what = f"no such model{near}: there is no file of that name here, and {known}"
     remedy = "give a path, or a name that `tilewright models` lists"
-    if may_be_repository and name not in NAMES:
+    if may_be_repository and name not in NAMES and not near:
         files = "config.json model.safetensors tokenizer.json"
         command = f"hf download {name} {files} --local-dir {os.path.basename(name)}"
         remedy += (
@@ -72,6 +74,13 @@ def check_model(path: str | os.PathLike[str]) -> None:
             f"`{command}`, and then give --model ./{os.path.basename(name)}"
         )
     raise InputError(what, path=name, remedy=remedy)
+
+
+def _models_here() -> list[str]:
+    """The model directories in the current directory."""
+    with suppress(OSError), os.scandir() as entries:
+        return [entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, "config.json"))]
+    return []
 
 
 def named_models() -> list[NamedModel]:

@@ -44,7 +44,7 @@ FOLDERS = ("shards", "errors", "logs", "damaged")
 SYNC_SECONDS = 0.5  # between two fsyncs of the shards' names: one took 4 ms on a virtual disk, as long as a tiny shard
 MOST_BYTES = 1 << 20  # of a manifest or a report
 
-OTHERWISE = "give another output, or --restart to throw away what was done"
+OTHERWISE = "give another output, or --restart to discard the finished shards"
 
 _PART = re.compile(r"(\d{5,18})\.part")
 S = TypeVar("S", bound=Sealed)

@@ -1,4 +1,4 @@
-"""Refuses text that a model cannot read before the work, instead of one error per record."""
+"""Refuses text that a model cannot read, before the job starts. Otherwise each record would get an error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_tokenizer_fits(path: str, tokenizer: Tokenizer, vocabulary: int, examp
 
 
 def _are_text(path: str) -> list[bool]:
-    """Of each of the first lines of a .jsonl that is not blank: whether it is text."""
+    """For each of the first non-blank lines of a .jsonl file: True if it is text."""
     with InputFile(path, "input") as file:
         start = bytearray(min(file.size, FIRST_BYTES))
         file.read_into(start, 0)

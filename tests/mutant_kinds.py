@@ -21,15 +21,20 @@ import tifffile
 import tokenizers
 import zarr
 
+from bert_models import saved
 from mutant_jobs import JOB_KINDS
 from mutating import Kind
+from sentence_models import saved_sentences
 from tilewright.bench import results
 from tilewright.errors import InputError
 from tilewright.formats import models, parquet, sharded, token_table
 from tilewright.formats.course_volumes import read_text_kernel
+from tilewright.formats.embedding_lines import open_texts
+from tilewright.formats.embedding_modules import embedding_modules
 from tilewright.formats.files import InputFile
 from tilewright.formats.prompts import open_prompts
 from tilewright.formats.safetensors import map_tensors, read_header, write_tensors
+from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.formats.sentences import open_sentences
 from tilewright.formats.tables import open_table
 from tilewright.formats.tokenizer import Tokenizer
@@ -39,6 +44,11 @@ from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, uns
 
 SHAPE = (6, 8, 8)
 RNG = np.random.default_rng(5)
+EMBEDDED = (
+    b'{"id": "a", "text": "good film"}\n{"id": "b", "tokens": [2, 5, 3]}\n{"id": "c", "text": ""}\n',
+    b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": ["a", "bad"], "dimensions": 3}}\n'
+    b'{"custom_id": "b", "body": {"input": [[2, 5]], "encoding_format": "base64", "model": "m"}}\n',
+)
 VALUES = RNG.integers(0, 9, SHAPE).astype(np.float32)
 
 
@@ -222,6 +232,28 @@ def _config(folder: Path) -> Kind:
     return Kind([json.dumps(seed).encode()], _at(folder / models.CONFIG, read), text=True)
 
 
+def _modules(name: str) -> Callable[[Path], Kind]:
+    """A file of a sentence-transformers directory."""
+
+    def kind(folder: Path) -> Kind:
+        saved_sentences("bert", 5, folder / "m", poolings=["mean"], default_prompt_name="query")
+        path, width = folder / "m" / name, json.loads((folder / "m" / "config.json").read_text())["hidden_size"]
+        return Kind([path.read_bytes()], _at(path, lambda: _said(embedding_modules(folder / "m", width))), text=True)
+
+    return kind
+
+
+def _texts(folder: Path) -> Kind:
+    saved("bert", 0, folder / "m")
+    encoder = RaggedEncoder(Tokenizer(folder / "m" / "tokenizer.json"), length=70, vocabulary=97)
+
+    def read() -> bytes:
+        with closing(open_texts(folder / "in.jsonl", encoder=encoder, vocabulary=97, size=9)) as reader:
+            return _said([(batch.records, batch.requests, batch.tokens.tolist()) for batch in reader.batches(2)])
+
+    return Kind(list(EMBEDDED), _at(folder / "in.jsonl", read), text=True, refuses=False)
+
+
 def _tokenizer(folder: Path) -> Kind:
     path = folder / "tokenizer.json"
     made = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
@@ -334,6 +366,11 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "safetensors index": _index,
     "config.json": _config,
     "tokenizer.json": _tokenizer,
+    "modules.json": _modules("modules.json"),
+    "pooling": _modules("1_Pooling/config.json"),
+    "dense layer": _modules("2_Dense/config.json"),
+    "prompts": _modules("config_sentence_transformers.json"),
+    "jsonl texts": _texts,
     "results csv": _results,
     "token table": _token_table,
     "sealed json": _sealed,

@@ -30,6 +30,7 @@ def case(op, text):
         ("embedding", "4x9-100x8", "shape=4x9,V=100,C=8"),
         ("embedding_conv1d", "2x16-100x8-32", "B=2,L=16,V=100,C=8,O=32"),
         ("layernorm", "4x9", "shape=4x9"),
+        ("logprob", "4x5x6", "M=4,N=5,K=6"),
         ("matmul", "4x5x6", "M=4,N=5,K=6"),
         ("matmul_argmax", "4x5x6", "M=4,N=5,K=6"),
         ("sample", "4x500", "M=4,V=500"),

@@ -19,6 +19,7 @@ SHORT = {  # operation -> the names of its short form, in groups: "DxHxW-KDxKHxK
     "embedding": (("shape",), ("V", "C")),
     "embedding_conv1d": (("B", "L"), ("V", "C"), ("O",)),
     "layernorm": (("shape",),),
+    "logprob": (("M", "N", "K"),),
     "matmul": (("M", "N", "K"),),
     "matmul_argmax": (("M", "N", "K"),),
     "sample": (("M", "V"),),

@@ -19,10 +19,13 @@ from tilewright.cli._options import (
     Device,
     Dtype,
     Json,
+    Keep,
+    PromptField,
     Rungs,
     Threads,
     Validate,
     parse_bytes,
+    parse_keep,
     verb,
 )  # fmt: skip
 from tilewright.cli._output import banner, say, show_part, show_report, summary
@@ -194,6 +197,8 @@ class Options(JobOptions):
             rich_help_panel=SAMPLING,
         ),
     ] = None
+    prompt_field: PromptField = None
+    keep: Keep = None
     device: Device = "auto"
     dtype: Dtype = "float32"
     threads: Threads = None
@@ -230,6 +235,8 @@ def job_of(options: Options) -> GenerateJob:
         seed=options.seed or 0,
         batch_memory=memory,
         answers=options.validate or options.answers,
+        content_field=options.prompt_field,
+        keep=parse_keep(options.keep),
         settings=settings_of(options, "generate"),
     )
 

@@ -15,7 +15,8 @@ import numpy as np
 from tilewright.errors import InputError, counted
 from tilewright.formats.files import InputFile
 from tilewright.formats.magic import kind_of_bytes
-from tilewright.formats.records import Id, Record, RecordError
+from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.records import BadLine, Id, Record, RecordError, repeated_id
 from tilewright.formats.seen_ids import SeenIds, id_hashes
 
 MAX_LINE_BYTES = 16 << 20
@@ -37,22 +38,14 @@ Content = TypeVar("Content")  # what becomes of it
 Fields = TypeVar("Fields", bound=msgspec.Struct)  # of a line or row, each with a default
 
 
-class BadLine(Exception):
-    """A rule that a line breaks, and the field."""
-
-    def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.field = field
-
-
 class LineReader(Generic[Raw, Content]):
     """The records of a file, a line each. Blank lines are skipped.
 
     Either every line has an id, or none has and the number of the line, from 1, is its id. count: how many records to
-    use from the start; None: all. Memory does not grow with the file, but for 8 bytes an id to find ids given twice
-    (by 64-bit hashes: two different ids of a million meet by chance once in 40 million files). Raises InputError at
-    once for a file that is empty or holds blank lines alone (example: what a line looks like), later for one that
-    shrinks, or holds fewer than `count` records.
+    use from the start; None: all. fields: those that the user names. Memory does not grow with the file, but for 8
+    bytes an id to find ids given twice (by 64-bit hashes: two different ids of a million meet by chance once in 40
+    million files). Raises InputError at once for a file that is empty or holds blank lines alone (example: what a line
+    looks like), later for one that shrinks, or holds fewer than `count` records.
 
     `only` lets it read some of the lines, again and again: one shard of a job after the other.
 
@@ -61,8 +54,11 @@ class LineReader(Generic[Raw, Content]):
 
     IDS: bool | None = None  # whether its lines have ids; None: the first one says
 
-    def __init__(self, path: str | os.PathLike[str], *, count: int | None, example: str) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, count: int | None, example: str, fields: RecordFields = PLAIN
+    ) -> None:
         self._count = count
+        self.fields = fields
         self.file = InputFile(path, "input")
         self.total = count
         self.bytes = self.file.size
@@ -143,28 +139,31 @@ class LineReader(Generic[Raw, Content]):
             self.hashes.append(hashes)
         for i, (record, twice) in enumerate(zip(records, seen.add(hashes), strict=True)):
             if twice and record.error is None:
-                records[i] = replace(record, error=RecordError(record.line, "id", f"{record.id!r} was given before"))
+                records[i] = replace(record, error=repeated_id(record.line, record.id))
         return records
 
     def _records(self) -> Iterator[tuple[Record, Content, int]]:
         """(record, its content, end in bytes) of each line that is not blank."""
         self._has_ids = self.IDS
         for number, line, end in read_lines(self.file) if self._only is None else self._only:
+            kept, wrong = self.fields.kept(line)
             try:
                 if line is None:
                     raise BadLine(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
                 id, raw = self._decode(line)
                 self._check_id(id)
                 content = self._check(raw)
+                if wrong:
+                    raise wrong
             except BadLine as error:
                 known, content = self._recover(line)
                 if self._has_ids is None:
                     self._has_ids = self._first_has_an_id()
                 if known is None and not self._has_ids:
                     known = number
-                yield Record(number, known, RecordError(number, error.field, str(error))), content, end
+                yield Record(number, known, RecordError(number, error.field, str(error)), kept=kept), content, end
             else:
-                yield Record(number, number if id is None else id), content, end
+                yield Record(number, number if id is None else id, kept=kept), content, end
 
     def _first_has_an_id(self) -> bool:
         """Whether the first line that can be read has one; False where none can."""

@@ -9,6 +9,7 @@ from tilewright.formats.course import TokenFile
 from tilewright.formats.jsonl import TokenLines
 from tilewright.formats.lines import Row, decode_text
 from tilewright.formats.names import check_records_name
+from tilewright.formats.record_fields import PLAIN, RecordFields
 from tilewright.formats.records import Id
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder
 
@@ -37,12 +38,13 @@ def open_sentences(
     vocabulary: int,
     count: int | None = None,
     scan: int | None = None,
+    fields: RecordFields = PLAIN,
 ) -> SentenceReader:
     """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a sentence a line, .bin binary.
 
     encoder: None where the model has no tokenizer. length: token ids of a sentence, below vocabulary. count: sentences
-    from the start; None: all. scan: TokenFile's. Raises UsageError for another name and for text without an encoder,
-    InputError as the readers do.
+    from the start; None: all. scan: TokenFile's. fields: those that the user names. Raises UsageError for another name
+    and for text without an encoder, InputError as the readers do.
     """
     name = os.fspath(path)
     check_records_name(name, "input")
@@ -55,7 +57,7 @@ def open_sentences(
             path=name,
             remedy="give token ids in a .jsonl file",
         )
-    reader = kind(path, length=length, vocabulary=vocabulary, encoder=encoder, count=count)
+    reader = kind(path, length=length, vocabulary=vocabulary, encoder=encoder, count=count, fields=fields)
     if name.endswith(".parquet"):
         from tilewright.formats.parquet import as_rows
 

@@ -29,7 +29,13 @@ from tilewright.simd import cache
 
 # Memory of a process, measured on Linux, x86-64, as the peak of jobs with a tiny model and input
 PROGRAM = 178 << 20  # Python, NumPy, LLVM and a few kernels (Numba 0.68): imports take 107 MiB, the first kernel 65
-KERNELS = {"generate": 14 << 20, "draw": 9 << 20, "classify": 4 << 20}  # machine code of a verb's many kernels
+KERNELS = {
+    "generate": 14 << 20,
+    "score": 14 << 20,
+    "draw": 9 << 20,
+    "classify": 4 << 20,
+    "embed": 4 << 20,
+}  # machine code of a verb's many kernels
 PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
 TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory for a byte of its file
 SUPERVISOR = 130 << 20  # memory of a process that only hands out shards and merges (measured the same way)

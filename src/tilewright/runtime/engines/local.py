@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from tilewright.errors import InternalError, UsageError
 from tilewright.formats.files import naming
 from tilewright.hardware import cgroup
-from tilewright.runtime.engines.schedule import End, schedule
+from tilewright.runtime.engines.schedule import Assignment, End, schedule
 from tilewright.runtime.engines.worker import Alive, Done, Failed, Ready, Setup
 from tilewright.runtime.jobs.stop import SIGNALS
 from tilewright.runtime.jobs.task import WORKER_MEMORY, Engine, Job, Place
@@ -92,7 +92,8 @@ class _Hand:
 class _Supervisor:
     def __init__(self, job: Job, places: list[Place]) -> None:
         self.job, self.places = job, places
-        self.schedule = schedule(job.todo)
+        self.schedule = schedule(job.todo if job.source is None else (), job.claim)
+        self.schedule.more = job.source is not None
         self.hands: dict[int, _Hand] = {}
         self.false_starts = 0
         self.ended: Counter[str] = Counter()  # workers before their time, by why
@@ -127,6 +128,7 @@ class _Supervisor:
             if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
                 stop.check()
             if not stop.name:
+                self.refill()
                 self.hire()
                 self.give()
             by_pipe = {hand.pipe: hand for hand in self.hands.values()}
@@ -139,6 +141,17 @@ class _Supervisor:
             self.watch()
             if len(self.schedule.given_up) >= GIVEN_UP:
                 raise self.gave_up()
+
+    def refill(self) -> None:
+        """Take a shard for each worker without one, if the shards are shared with other processes."""
+        source = self.job.source
+        if source is None:
+            return
+        while len(self.schedule.todo) + self.schedule.running < len(self.places):
+            if (number := source.next()) is None:
+                break
+            self.schedule.todo.append(Assignment(number))
+        self.schedule.more = not source.over
 
     def hire(self) -> None:
         """Start the missing worker processes, as long as there are shards for them."""
@@ -238,7 +251,9 @@ class _Supervisor:
                 raise InternalError(
                     f"workers stop while they start: {why}", path=self.job.directory.logs.where(hand.log)
                 )
-        self.schedule.lost(hand.place.number, end, hand.record)
+        given_up = self.schedule.lost(hand.place.number, end, hand.record)
+        if given_up is not None and self.job.source:
+            self.job.source.drop(given_up)
 
     def end_of(self, hand: _Hand) -> End:
         """How a worker ended. A signal outside OWN was sent by another process."""

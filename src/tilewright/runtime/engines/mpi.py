@@ -16,7 +16,7 @@ from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.packages import install_command
-from tilewright.runtime.engines.launchers import check_size
+from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
 from tilewright.runtime.engines.schedule import Assignment
@@ -67,6 +67,9 @@ class Mpi(Engine):
         self._hooks = sys.excepthook, threading.excepthook
         sys.excepthook = lambda kind, error, trace: self.abort(error)
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        node.Barrier()  # all have attached to the shared memory
+        if node.rank == 0:
+            unlink_shared_memory()
         self.place = self._my_place(node)
         if self.place.gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu

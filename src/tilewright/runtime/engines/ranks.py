@@ -240,7 +240,7 @@ class Counter(threading.Thread):
                 self._send(message, rank)
 
     def _start(self, job: Job) -> None:
-        self._job, self._schedule = job, schedule(assignments(job.directory, job.todo))
+        self._job, self._schedule = job, schedule(assignments(job.directory, job.todo), job.claim)
         self._waiting = set()
         self._loading = {0, *self._others}
         self._heard = dict.fromkeys(self._heard, time.monotonic())

@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from tilewright.formats.files import InputFile
 from tilewright.formats.lines import Row
-from tilewright.formats.records import Id, RecordError
+from tilewright.formats.records import Id, RecordError, repeated_id
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.stop import Stop
@@ -25,18 +26,31 @@ from tilewright.runtime.jobs.stop import Stop
 MOST_HASHES = 1 << 20  # sorted at a time: 16 MB, under a tenth of what the smallest job takes
 
 ErrorLine = Callable[[bytes, RecordError], bytes]  # (the output's line of a record, its error) -> the line with it
+Parts = Callable[[bytes], Iterable[bytes]]  # the output of a shard -> the part of each record
 
 Fields = tuple[str, ...]  # of an input line that may have its id, the first one first
 
 
-def settle_ids(directory: JobDirectory, input: InputFile, fields: Fields, error_line: ErrorLine, stop: Stop) -> None:
+def lines_of(shard: bytes) -> list[bytes]:
+    """The lines of a shard's output, with their line ends."""
+    return shard.splitlines(keepends=True)
+
+
+def settle_ids(
+    directory: JobDirectory,
+    input: InputFile,
+    fields: Fields,
+    error_line: ErrorLine,
+    stop: Stop,
+    parts: Parts = lines_of,
+) -> None:
     """If a record has an id that occurred in an earlier shard, commit its shard again with an error for this record.
-    Takes 8 bytes of memory per repeated id. Raises DamagedShards, Interrupted.
+    Takes 8 bytes of memory per repeated id. parts: where records are no lines. Raises DamagedShards, Interrupted.
     """
     for number, places in given_before(directory, stop):
         stop.check()
         try:
-            _mark(directory, number, set(places.tolist()), input, fields, error_line)
+            _mark(directory, number, set(places.tolist()), Inputs(input, fields), error_line, parts)
         except Damaged as error:
             raise DamagedShards([number]) from error
 
@@ -106,20 +120,28 @@ def _hashes(directory: JobDirectory, number: int) -> np.ndarray:
         raise DamagedShards([number]) from error
 
 
+class Inputs(NamedTuple):
+    """The input, and the fields of a line that may have its id."""
+
+    file: InputFile
+    fields: Fields
+
+
 def _mark(
-    directory: JobDirectory, number: int, places: set[int], input: InputFile, fields: Fields, error_line: ErrorLine
+    directory: JobDirectory, number: int, places: set[int], input: Inputs, error_line: ErrorLine, parts: Parts
 ) -> None:
     """Commit a shard with errors for the records at these indices, unless they have errors already."""
     errors = {error.line: error for error in _errors(directory, number)}
     failed = len(errors)
     with directory.attempt(number) as out:
-        lines = zip_longest(directory.shard(number).lines(input), _output_lines(directory, number))
+        found = parts(b"".join(directory.blocks(number)))
+        lines = zip_longest(directory.shard(number).lines(input.file), found)
         for place, (read, said) in enumerate(lines):
             if read is None or said is None:
                 raise Damaged("its lines are more or fewer than those of the input")
             line, given, _ = read
             if place in places and line not in errors:
-                errors[line] = RecordError(line, "id", f"{_id(given, fields)!r} was given before")
+                errors[line] = repeated_id(line, _id(given, input.fields))
                 said = error_line(said, errors[line])
             out.write(said)
         if len(errors) > failed:
@@ -151,8 +173,3 @@ def _commit(directory: JobDirectory, out: Attempt, number: int) -> None:
     out.notes += directory.notes(number)
     out.figures, out.again = record.figures, True
     out.commit(record.records)
-
-
-def _output_lines(directory: JobDirectory, number: int) -> Iterator[bytes]:
-    """The lines of a shard's output, with their line ends."""
-    yield from b"".join(directory.blocks(number)).splitlines(keepends=True)

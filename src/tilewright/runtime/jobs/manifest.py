@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from tilewright.errors import InputError
+from tilewright.formats.fetched import origin
 from tilewright.formats.files import InputFile
 from tilewright.runtime.jobs.cut import Cut, Lines, Records
 
@@ -22,6 +23,7 @@ MOST_TOLD = 300  # characters of a name or a value that an error quotes
 SAMPLES, SAMPLE_BYTES = 16, 65536  # of an input that is identified without being read: 1 MiB, some milliseconds
 # what the fields of a file (SAMPLE) or a directory (FILES) in a fingerprint end with
 BYTES, SAMPLE, FILES, CHANGED, CTIME = ".bytes", ".sample", ".files", ".changed", ".ctime"
+ETAG = ".etag"  # of the local copy of an object: it stands for the times, which differ on each machine
 
 Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
@@ -153,7 +155,8 @@ def local_time(ns: int) -> str:
 def file_identity(name: str, path: str) -> dict[str, Value]:
     """Fingerprint fields that identify this version of a file without reading it all; their names begin with `name`.
     They are its size, mtime (ns), ctime (ns), which a user cannot set, and the sha256 of 16 blocks of 64 KiB. The
-    blocks cover a file of up to 1 MiB. Raises InputError.
+    blocks cover a file of up to 1 MiB. The local copy of an object has the object's ETag in place of the times. Raises
+    InputError.
     """
     with InputFile(path, name) as file:
         status = os.fstat(file.fd)
@@ -164,6 +167,8 @@ def file_identity(name: str, path: str) -> dict[str, Value]:
             file.read_into(piece, place)
             digest.update(piece)
         times: dict[str, Value] = {name + CHANGED: status.st_mtime_ns, name + CTIME: status.st_ctime_ns}
+        if copied := origin(path):
+            times = {name + ETAG: copied.etag}
         return times | {name + BYTES: file.size, name + SAMPLE: digest.hexdigest()}
 
 

@@ -22,10 +22,10 @@ class Settings:
     number. restart: discard earlier shards. grace: seconds that a job has to stop after a signal. watchdog: seconds
     without a sign of life after which a worker is replaced. trace: where to write a Chrome trace. part: (k, n): run
     only every n-th shard from k on, and write no output. So n processes share a job without communicating; a later run
-    without `part` writes the output. keep_others: refuse to replace a file at the output's name that this job has not
-    made. json: with --json, an error is also written to stdout as JSON, even if native code stops the process. since:
-    when the command began (ns since 1970). A file that was changed later is refused, because parts of it may have been
-    read before the job began.
+    without `part` writes the output. helps: a part also runs shards of other parts that no process runs. keep_others:
+    refuse to replace a file at the output's name that this job has not made. json: with --json, an error is
+    also written to stdout as JSON, even if native code stops the process. since: when the command began (ns since
+    1970). A file that was changed later is refused, because parts of it may have been read before the job began.
     """
 
     device: str = "cpu"
@@ -43,6 +43,7 @@ class Settings:
     watchdog: float = 600  # seconds: many times a batch of the largest model
     trace: str | None = None
     part: tuple[int, int] | None = None
+    helps: bool = False
     keep_others: bool = False
     json: bool = False
     since: int | None = None

@@ -162,11 +162,37 @@ class Watch:
     def at_work(self, worker: int, done: int, share: float | None = None) -> None:
         """A worker gave a sign of life. done, share: see `Beat`."""
 
+    def waiting(self, why: str) -> None:
+        """No worker runs. why: a sentence for people, without a full stop."""
+
+
+def always(shard: int) -> bool:
+    """The claim of a process that shares its shards with no other."""
+    return True
+
+
+class Source(Protocol):
+    """Hands out the shards of a job that other processes work on, too."""
+
+    @property
+    def over(self) -> bool:
+        """True if no shard is left, neither for this process nor at work elsewhere."""
+
+    def next(self) -> int | None:
+        """A shard that nobody else has; None if there is none at present. Raises ResourceError, and InternalError for a
+        shard that ended too many processes."""
+
+    def drop(self, number: int) -> None:
+        """This process does not run the shard any more, because it ended its workers."""
+
 
 @dataclass
 class Job:
     """The input of an engine. It runs `todo`, and calls `done` with each shard's record and worker. at_work: takes a
-    worker's number and the arguments of its `Beat`. stop: the engine must check it often.
+    worker's number and the arguments of its `Beat`. waiting: takes a sentence that says why no worker runs. stop: the
+    engine must check it often. claim: called just before a shard runs; False: the shard is left out, because another
+    process runs or has committed it. other: takes the record of a shard that another process has committed. source: if
+    others work on the job, hands out the shards of `todo`.
     """
 
     task: Task
@@ -176,7 +202,11 @@ class Job:
     todo: list[int]
     done: Callable[[Record, int], None]
     at_work: Callable[..., None]
+    waiting: Callable[[str], None] = Watch().waiting
     facts: dict[str, Any] = field(default_factory=dict)  # the engine's part of the report
+    claim: Callable[[int], bool] = always
+    other: Callable[[Record], None] = lambda record: None
+    source: Source | None = None
 
 
 class Engine:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from tilewright.errors import UsageError
 from tilewright.formats.files import same_file, spelled
 from tilewright.formats.models import CONFIG, GENERATION, table_path
 from tilewright.formats.names import check_records_name
 from tilewright.formats.parquet import check_installed
+from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
+from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
 from tilewright.runtime.fingerprint import as_called, fingerprint
 from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
+
+WITH_FIELDS = (".jsonl", ".parquet")  # inputs whose records have named fields
+KEEPING = (".jsonl", ".parquet")  # outputs whose records have
 
 
 @dataclass
@@ -76,10 +81,59 @@ class ModelJob:
                 raise UsageError(what, path=self.output, remedy="choose another output")
 
 
-def check_records(job: ModelJob) -> None:
+@dataclass
+class RecordsJob(ModelJob):
+    """The options that verbs on records share.
+
+    content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
+    (name in the input, name in the output) of the fields that pass through.
+    """
+
+    ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
+    FIELD_OPTION: ClassVar[str] = "--text-field"
+
+    content_field: str | None = field(default=None, kw_only=True)
+    keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+
+    @property
+    def fields(self) -> RecordFields:
+        """The fields that the user names."""
+        return RecordFields(self.content_field, self.keep)
+
+    def fingerprint(self, verb: str) -> dict[str, Value]:
+        """Also the named fields, where there are any: jobs without them go on."""
+        named: dict[str, Value] = {} if self.content_field is None else {"content_field": self.content_field}
+        if self.keep:
+            named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
+        return super().fingerprint(verb) | named
+
+    def check_fields(self) -> None:
+        """Raises UsageError for named fields that the input cannot have, or the output cannot hold."""
+        given = (self.FIELD_OPTION, self.content_field), ("--keep", ",".join(name for name, _ in self.keep) or None)
+        for option, value in given:
+            if value is not None and not (self.input or "").endswith(WITH_FIELDS):
+                raise UsageError(f"{option} names {value!r}, and the input has no fields", path=self.input,
+                                 remedy=f"give {' or '.join(WITH_FIELDS)}, or leave out {option}")  # fmt: skip
+        if self.content_field in ("", "id"):
+            raise UsageError(f"{self.FIELD_OPTION} is {self.content_field!r}; a field besides the id is wanted")
+        if self.keep and not self.output.endswith(KEEPING):
+            raise UsageError("--keep needs an output with fields", path=self.output,
+                             remedy=f"name it {' or '.join(KEEPING)}, or leave out --keep")  # fmt: skip
+        shown = [name for _, name in self.keep]
+        for name, told in self.keep:
+            if told in self.ANSWER:
+                raise UsageError(f"--keep names {told!r}, which is a field of the output, too",
+                                 remedy=f"rename it: --keep {name}=input_{told}")  # fmt: skip
+            if not name or not told or shown.count(told) > 1:
+                rule = "two kept fields have this name" if name and told else "a field has a name"
+                raise UsageError(f"--keep has the field {told!r}; {rule}", remedy="rename one, as in --keep meta=tags")
+
+
+def check_records(job: RecordsJob) -> None:
     """`check_output` for a job on records (text, or numbers in .bin files). Also raises UsageError for a file name
     without a known suffix, and ResourceError for Parquet if PyArrow is not installed."""
     job.check_output()
+    job.check_fields()
     check_records_name(job.input or "", "input")
     check_records_name(job.output, "output")
     if job.answers:
@@ -94,5 +148,5 @@ def model_files(path: str) -> list[str]:
         return [table_path(path)]
     weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]
     older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else (VOCAB, MERGES)
-    names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, *older, WEIGHTS, INDEX, *weights))
+    names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, *older, WEIGHTS, INDEX, *weights))
     return [*(os.path.join(path, name) for name in names), table_path(path)]

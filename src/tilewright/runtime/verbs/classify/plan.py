@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.backends.footprint import ALWAYS, CONTEXT, PREPARING, RUNNING, Part, cached, element_bytes, record_bytes
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.course import TokenFile
+from tilewright.formats.record_fields import kept_bytes
 from tilewright.formats.records import RecordError
 from tilewright.formats.sentence_encoder import NO_TOKEN
 from tilewright.models.bert import ROWS
@@ -46,7 +47,8 @@ PAGE = 4096
 
 class Seen(NamedTuple):
     """The sample of the input. ids: int32 (n, L), token ids of some sentences. n is 0 if all are bad, and less than the
-    records if there are very many. errors: the bad records among those read. id_bytes: of an id as JSON."""
+    records if there are very many. errors: the bad records among those read. id_bytes: of an id and the kept fields as
+    JSON."""
 
     ids: np.ndarray
     records: int
@@ -146,7 +148,7 @@ def _sample(task: ClassifyTask, sample: Sample) -> Seen:
         more = [record for batch in all_batches for record in batch.records or ()] if sample.spans else []
     records = [record for batch in found for record in batch.records or ()]
     errors = tuple(record.error for record in (*records, *more) if record.error is not None)
-    said = [2 + len(record.id) if isinstance(record.id, str) else len(str(record.id)) for record in records]
+    said = [len(str(r.id)) + 2 * isinstance(r.id, str) + kept_bytes(r.kept) for r in records]
     bad = len(records) - sum(len(batch.tokens) for batch in found)
     widest = max((batch.tokens.shape[1] for batch in found), default=task.config.sequence_length)
     ids = np.concatenate([_wide(batch.tokens, widest) for batch in found] or [np.zeros((0, widest), np.int32)])

@@ -36,7 +36,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
         say(f"Generating {counted(int(new), 'token')}...Done! ({run_s:.3f} sec)")
         say(f"Writing output...Done! ({report.seconds.get('write', 0.0) + report.seconds['merge']:.3f} sec)")
     if report.cut and not beyond_context(job.params.max_tokens, task.config):  # else it was said at the start
-        context = f"the model's context of {task.config.n_positions:,} tokens was full"
+        context = f"the model's context of {task.config.context:,} tokens was full"
         say(f"{report.cut:,} of {report.records:,} prompts got fewer tokens than were asked for: {context}")
     if report.undrawn:
         what = f"{', '.join(DRAWING[:-1])} or {DRAWING[-1]} of {report.undrawn:,} of {report.records:,} prompts"

@@ -24,7 +24,7 @@ from tilewright.generation.rules import failed
 from tilewright.generation.sampling import ParameterError, SamplingParams
 from tilewright.generation.scheduler import WINDOW
 from tilewright.generation.sequences import Generated, Request
-from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.decoder import DecoderConfig, DecoderModel
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
@@ -217,7 +217,7 @@ class _Stream:
 
     def is_cut(self, prompt: Prompt, one: Generated) -> bool:
         """True if the context was full before the completion had all requested tokens."""
-        if one.finish_reason != "length" or len(prompt.token_ids) + len(one.token_ids) < self.model.config.n_positions:
+        if one.finish_reason != "length" or len(prompt.token_ids) + len(one.token_ids) < self.model.config.context:
             return False
         return len(one.token_ids) < self.params_of(prompt).max_tokens
 
@@ -239,14 +239,14 @@ class _Stream:
 
 
 def parameters_of(
-    job: GenerateJob, prompt: Prompt, config: GPT2Config, has_tokenizer: bool
+    job: GenerateJob, prompt: Prompt, config: DecoderConfig, has_tokenizer: bool
 ) -> tuple[SamplingParams, Prompt]:
     """The prompt's sampling parameters; or the job's, and the prompt with the error of its own."""
     if prompt.error is not None or not prompt.sampling:
         return job.params, prompt
     try:
         params = job.params.merged(prompt.sampling)
-        params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
+        params.check_for(vocabulary=config.vocab_size, context=config.context, has_tokenizer=has_tokenizer)
         if beyond := [token for token in params.stop_token_ids if token >= config.vocab_size]:
             rule = f"it is beyond the model's tokens, 0 to {config.vocab_size - 1}"
             raise ParameterError("stop_token_ids", shown(beyond[0]), rule)
@@ -271,13 +271,13 @@ def is_undrawn(params: SamplingParams, prompt: Prompt) -> bool:
     )
 
 
-def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
+def _load(job: GenerateJob, report: Report, say: Say) -> DecoderModel:
     with phase(report, "load", say, "Loading weights"):
-        config, weights = read_weights(job.model, GPT2Config)
+        config, weights = read_weights(job.model, DecoderConfig)
     with phase(report, "prepare", say, "Preparing model"):
         model = build(config, weights, dtype=job.dtype, device=job.device, without=job.settings.without)
     with phase(report, "compile", say, "Compiling or loading kernels"):
-        prompt = np.zeros(min(2, config.n_positions - 1), np.int64)  # of one token none attends to another
+        prompt = np.zeros(min(2, config.context - 1), np.int64)  # of one token none attends to another
         for temperature in {0.0, float(not job.params.greedy)}:
             list(model.generate([prompt], SamplingParams(temperature=temperature, max_tokens=1)))
     return model

@@ -1,5 +1,5 @@
 """The plan of a job (a dry run): its shards, memory and disk, and the shards that exist already. A verb's plan begins
-as the verb does, with `task_of`: it refuses the same jobs and cuts the same shards. Models, engines and verbs declare
+with `task_of`, as the verb does. So it refuses the same jobs and has the same shards. Models, engines and verbs declare
 their bytes, and this module adds them up. A plan reads a sample of the input and the header of the weights. It compiles
 no kernel and writes nothing.
 """
@@ -179,7 +179,7 @@ def widened(mapped: Mapping[str, np.ndarray]) -> int:
 
 
 def share(records: int, workers: int) -> int:
-    """Most records of one worker."""
+    """The largest number of records that one worker computes."""
     return -(-records // max(workers, 1))
 
 
@@ -194,7 +194,8 @@ class Sample:
 
     @classmethod
     def of(cls, file: InputFile, cut: Cut) -> Sample:
-        """Read stretches of a long text, or all of a short one. For rows, the caller takes the first ones."""
+        """The sample: several stretches of a long text, or the whole of a short one. Of an input of rows, the caller
+        reads the first ones."""
         if not isinstance(cut, Lines):
             return cls(cut)
         size = min(file.size, cut.size)
@@ -205,7 +206,7 @@ class Sample:
         return cls(cut, spans, STRETCHES * length / size)
 
     def lines(self, file: InputFile) -> Iterator[Line]:
-        """(number, line, end) of each line that is not blank. Numbers count the sample."""
+        """Yields (number, line, end) of each line that is not blank. The numbers count only lines of the sample."""
         for begin, end in self.spans:
             if file.quoted:
                 for number, record, at in quoted_records(file, begin, end, False, MAX_LINE_BYTES):

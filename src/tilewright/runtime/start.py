@@ -201,7 +201,8 @@ def _outcome(done: merge.Report, settings: Settings) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Announced:
-    """Says on stderr that the job is to stop: from a signal's handler, so without the stream's lock and buffer."""
+    """Reports on stderr that the job will stop. It is called in a signal handler, so it uses neither the stream's lock
+    nor its buffer."""
 
     grace: float
 
@@ -225,7 +226,8 @@ def _resumable(settings: Settings, figures: Figures) -> Iterator[None]:
 
 
 def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
-    """seconds of a phase: of all workers, divided by their number; "run" of several: first shard to last commit."""
+    """The seconds of each phase: the sum over the workers, divided by their number. For "run" with several workers:
+    from the first shard to the last commit."""
     workers = max(len(figures.workers), 1)
     report.records, report.errors, report.computed = done.records, done.errors, figures.records
     for name, value in figures.sums.items():

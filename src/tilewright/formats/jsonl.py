@@ -184,12 +184,17 @@ class LabelWriter:
     """Writes one line per record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
 
     Kept fields follow the id. error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into
-    its label.
+    its label. located: `LineReader.located`.
     """
 
-    def __init__(self, file: Writable, answer: Callable[[np.ndarray], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        file: Writable,
+        answer: Callable[[np.ndarray], Mapping[str, Any]],
+        located: Callable[[RecordError], RecordError] = lambda error: error,
+    ) -> None:
         self.file = file
-        self._answer = answer
+        self._answer, self._located = answer, located
         self._encode_lines = msgspec.json.Encoder().encode_lines
 
     def write(self, batch: Batch, logits: np.ndarray) -> list[RecordError]:
@@ -207,7 +212,7 @@ class LabelWriter:
                     continue
                 error = RecordError(record.line, "", "the logits are not finite: the weights are too large")
                 overflows.append(error)
-            lines.append({"id": record.id, **record.kept, "error": error})
+            lines.append({"id": record.id, **record.kept, "error": self._located(error)})
         self.file.write(self._encode_lines(lines))
         return overflows
 

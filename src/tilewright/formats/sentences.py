@@ -49,7 +49,7 @@ def open_sentences(
     """
     name = os.fspath(path)
     check_records_name(name, "input")
-    form = kind_of_records(name)
+    form = kind_of_records(path)
     if form == ".bin":
         return TokenFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
     kind = SentenceText if form == ".txt" else TokenLines

@@ -15,8 +15,8 @@ import numpy as np
 
 from tilewright.backends.footprint import Part, peak_of
 from tilewright.formats.files import BLOCK_BYTES, InputFile
-from tilewright.formats.lines import MAX_LINE_BYTES, Line
-from tilewright.formats.quoted import quoted_records
+from tilewright.formats.lines import Line, read_lines
+from tilewright.formats.many_files import Files
 from tilewright.hardware import gpus
 from tilewright.runtime.begun import Begun, begun_of
 from tilewright.runtime.devices import gpu_elsewhere
@@ -183,6 +183,11 @@ def share(records: int, workers: int) -> int:
     return -(-records // max(workers, 1))
 
 
+def _depends(file: InputFile) -> bool:
+    """True if lines are found from the start on alone: in quotes, and in many files, they depend on what is before."""
+    return file.quoted or isinstance(file, Files)
+
+
 @dataclass
 class Sample:
     """The sample of an input. part: its share of the bytes; ends: of the lines read, in bytes."""
@@ -199,7 +204,7 @@ class Sample:
         if not isinstance(cut, Lines):
             return cls(cut)
         size = min(file.size, cut.size)
-        if size <= SAMPLE or file.quoted:  # whether a line end ends a record is known from the start on alone
+        if size <= SAMPLE or _depends(file):
             return cls(cut, [(0, min(size, SAMPLE))], min(1.0, SAMPLE / size))
         length = SAMPLE // STRETCHES
         spans = [(first := (size - length) * i // (STRETCHES - 1), first + length) for i in range(STRETCHES)]
@@ -208,11 +213,12 @@ class Sample:
     def lines(self, file: InputFile) -> Iterator[Line]:
         """Yields (number, line, end) of each line that is not blank. The numbers count only lines of the sample."""
         for begin, end in self.spans:
-            if file.quoted:
-                for number, record, at in quoted_records(file, begin, end, False, MAX_LINE_BYTES):
-                    if number and record not in (b"", b"\r"):
-                        self.ends.append(at)
-                        yield number + 1, record, at
+            if _depends(file):
+                for _, line, at in read_lines(file):
+                    if at > end:
+                        break
+                    self.ends.append(at)
+                    yield len(self.ends), line, at
                 continue
             for line, at in lines_between(file, begin, end):
                 if line is None or (line and not line.isspace()):

@@ -22,11 +22,11 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import TOKENIZER, Classifier, config_of, has_tokenizer, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import absent_fields, check_has_ids
+from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
 SIZING = {  # sentences per shard: a second or two of work; and the fewest, with many workers
@@ -54,7 +54,7 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
     job = _on_its_device(job).as_called()
     check_paths(job)
-    kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
+    kind = RowsTask if job.form == ".parquet" else FolderTask if job.is_folder else ClassifyTask
     check_switches("classify", job.settings.without, job.device, job.dtype)
     config = config_of(job.model, Classifier)
     idle = IDLE_BERT if isinstance(config, BertConfig) else IDLE
@@ -68,8 +68,8 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size, total, task.longest = reader.bytes, reader.total, reader.length
     say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
-    if absent := absent_fields(job.text, job.fields):
-        say(absent)
+    for notice in notices(job):
+        say(notice)
     return task
 
 
@@ -140,6 +140,10 @@ class ClassifyTask(RecordsTask):
             with closing(self.reader()) as reader:
                 assert not isinstance(reader, TokenFile)
                 settle_ids(directory, reader, ("id",), error_line, stop)
+
+
+class FolderTask(AsFolder, ClassifyTask):
+    """A classify task whose output is a folder of JSON lines."""
 
 
 class RowsTask(AsParquet, ClassifyTask):

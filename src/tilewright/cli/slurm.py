@@ -1,4 +1,4 @@
-"""`tilewright slurm`: one of the four jobs as a batch script."""
+"""`tilewright slurm`: one of the jobs as a batch script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Options:
     command: Annotated[
         list[str],
         Argument(
-            metavar="VERB ...", help="The job: generate, classify, draw or convolve with its options, without --engine."
+            metavar="VERB ...",
+            help="The job: generate, classify, embed, draw or convolve with its options. Leave out --engine.",
         ),
     ]
     tasks: Annotated[
@@ -69,7 +70,7 @@ def slurm(options: Options) -> None:
     \b
     tilewright slurm -n 8 --time 04:00:00 --script job.sh classify --model critic -i in.jsonl -o out.jsonl
 
-    Slurm sends a signal before the time limit. The job then saves its finished shards, and the script queues itself
+    Slurm sends a signal before the time limit. The job then saves its finished shards, and the script submits itself
     again. --array needs no MPI: each task computes its part of the shards, then helps the others.
     """
     from typer import BadParameter

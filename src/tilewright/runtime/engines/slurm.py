@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import InternalError, ResourceError, UsageError
 
-VERBS = ("generate", "classify", "draw", "convolve")
+VERBS = ("generate", "score", "classify", "embed", "draw", "convolve")
 OURS = ("--engine", "--grace", "--part", "--workers")  # options of the command that the script gives it
 EARLY = 15  # seconds before the end of the grace time: processes end
 RESTARTS = 100  # by time limits and preemption; each runs what the ones before left

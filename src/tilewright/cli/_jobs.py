@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from tilewright.cli._output import say
 from tilewright.runtime.jobs.settings import Settings
 
 Engine = Literal["inline", "local", "mpi", "ray"]
+SharedFiles = Literal["auto", "yes", "no"]
 
 
 @dataclass(kw_only=True)
@@ -41,6 +43,14 @@ class JobOptions:
             rich_help_panel=RUNS,
         ),
     ] = None
+    shared_files: Annotated[
+        SharedFiles,
+        Option(
+            help="With --engine mpi: all nodes see the files of the job (yes), or only the node of rank 0 (no). Then "
+            "inputs and weights are sent to each node once, and rank 0 writes all shards.",
+            rich_help_panel=RUNS,
+        ),
+    ] = "auto"
     shard_size: Annotated[
         str | None,
         Option(
@@ -111,7 +121,7 @@ class JobOptions:
         Option(
             metavar="K/N",
             help="Compute only part K (from 0) of N, and write no output. Start N such processes, "
-            "then run the command without --part.",
+            "then run the command without --part. With K/N+ a part then helps the others with theirs.",
             rich_help_panel=RUNS,
         ),
     ] = None
@@ -120,6 +130,8 @@ class JobOptions:
 def resolve_dtype(options: Any) -> None:
     """Replaces --dtype auto by the dtype of the model's weights. Raises UsageError, InputError and ResourceError."""
     if options.dtype == "auto":
+        if options.engine == "mpi" and not os.path.exists(options.model):
+            return  # this node does not see the model: its ranks take the job of rank 0
         from tilewright.runtime.load import stored_dtype
 
         options.dtype = stored_dtype(options.model, _device_of(options, "float32"))
@@ -153,9 +165,10 @@ def settings_of(options: Any, job: str) -> Settings:
         if given["shard_size"] < 1:
             raise typer.BadParameter("a shard has at least 1 record or byte", param_hint="--shard-size")
     if options.part is not None:
-        numbers = options.part.split("/")
+        given["helps"] = options.part.endswith("+")
+        numbers = options.part.removesuffix("+").split("/")
         if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-            raise typer.BadParameter(f"{options.part!r} is no part; write 0/8", param_hint="--part")
+            raise typer.BadParameter(f"{options.part!r} is no part; write 0/8 or 0/8+", param_hint="--part")
         given["part"] = tuple(map(int, numbers))
     if options.device != "cpu" and (options.workers, options.engine, options.part) == (None, None, None):
         given["workers"] = _gpus(options.device)

@@ -14,6 +14,7 @@ from tilewright.formats.files import InputFile
 from tilewright.formats.panics import ASIDE
 from tilewright.formats.tokenizer_limits import checked_growth, patterns
 from tilewright.formats.tokenizer_patterns import is_linear
+from tilewright.formats.tokenizer_settings import Truncation
 
 if TYPE_CHECKING:
     from tilewright.formats.tokenizer_process import TokenizerProcess
@@ -36,6 +37,7 @@ class Tokenizer:
     ResourceError where the system refuses. Where a pattern may take hours, texts are encoded in another process.
 
     content: the bytes of the file, given in that other process; texts are then encoded here, whatever the patterns.
+    truncation: what tokenizer_config.json says about long texts; the encoder of a model applies it.
     """
 
     def __init__(
@@ -65,12 +67,24 @@ class Tokenizer:
             slow = not (alone or all(map(is_linear, patterns(self._library))))
             if not slow:
                 self._library.decode(self._library.encode(PROBE).ids)
+        self.truncation = Truncation()
         self._process: TokenizerProcess | None = None
         if slow:
             from tilewright.formats.tokenizer_process import TokenizerProcess  # a few files need it
 
             self._process = TokenizerProcess(self.path, content)
             self._process.call("decode", [])  # starts it, which encodes PROBE
+
+    def lowercase(self) -> None:
+        """Turn texts into lower case before anything else, as the field do_lower_case of sentence-transformers says."""
+        from tokenizers import normalizers
+
+        if self._process:
+            what = "do_lower_case is true, and the tokenizer has a pattern that may take hours"
+            raise InputError(what, path=self.path, remedy="set do_lower_case to false if the tokenizer does it itself")
+        own = self._library.normalizer
+        lower = normalizers.Lowercase()
+        self._library.normalizer = normalizers.Sequence([lower, own]) if own else lower
 
     def check(self, text: str) -> None:
         """Raises InputError for a text that is, or becomes, longer than MAX_TEXT bytes: one step of the library copies
@@ -113,6 +127,27 @@ class Tokenizer:
             with _failures_of(self.path, "the tokenizer cannot encode these texts"), ASIDE.without_panics():
                 found += [encoding.ids for encoding in self._library.encode_batch(some)]
         return found
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], longest: int) -> list[tuple[list[int], int, bool]]:
+        """(token ids, index of the first token of type 1 or 0, True if it was cut) of each pair of texts.
+
+        A pair of more than `longest` tokens loses them at the end of the longer text, one after the other, or at the
+        start if `truncation` says so.
+        """
+        if self._process:
+            return [tuple(found) for found in self._process.call("encode_pairs", pairs, longest)]
+        for pair in pairs:
+            for text in pair:
+                self.check(text)
+        try:
+            with _failures_of(self.path, "the tokenizer cannot encode these texts"), ASIDE.without_panics():
+                self._library.enable_truncation(longest, strategy="longest_first", direction=self.truncation.side)
+                found = [self._library.encode(first, second) for first, second in pairs]
+        finally:
+            self._library.no_truncation()
+        types = [one.type_ids if self.truncation.types else [] for one in found]
+        seconds = [each.index(1) if 1 in each else 0 for each in types]
+        return [(one.ids, second, bool(one.overflowing)) for one, second in zip(found, seconds, strict=True)]
 
     def text_ids_beyond(self, vocabulary: int) -> list[int]:
         """The ids from `vocabulary` on, sorted, of tokens that plain text may have: all but added special tokens."""

@@ -175,5 +175,5 @@ def test_the_cores_of_a_worker():
 
 def test_without_ray(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ResourceError, match=r"Ray cannot be used: .*pip install 'tilewright\[ray\]'"):
+    with pytest.raises(ResourceError, match=r"Ray cannot be used: .*pip install .*\[ray\]'"):
         run(place.task(), place.output, Ray(1))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
+from tilewright.formats.packages import install_command
 from tilewright.hardware import no_gpu
 from tilewright.runtime.devices import gpu_elsewhere
 from tilewright.runtime.engines.local import START_SECONDS, facts_of
@@ -65,9 +66,8 @@ class Ray(Engine):
         try:
             import ray
         except ImportError as error:
-            raise ResourceError(
-                f"Ray cannot be used: {error}", remedy="install it: pip install 'tilewright[ray]'"
-            ) from error
+            remedy = f"install it: {install_command('ray')}"
+            raise ResourceError(f"Ray cannot be used: {error}", remedy=remedy) from error
         self._ray = ray
         with ExitStack() as opened:
             self._stdout = opened.enter_context(_Stdout())
@@ -207,7 +207,7 @@ class _Hand:
 class _Driver:
     def __init__(self, ray: Any, job: Job, actor: Any, threads: int | None, *, gpu: bool) -> None:
         self.ray, self.job, self.actor, self.threads, self.gpu = ray, job, actor, threads, gpu
-        self.schedule: Schedule = schedule(job.todo)
+        self.schedule: Schedule = schedule(job.todo, job.claim)
         self.hands: dict[int, _Hand] = {}
         self.ended: Counter[str] = Counter()  # actors before their time, by why
         self.hired = self.most = 0  # most: ready actors at one time

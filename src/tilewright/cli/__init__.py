@@ -57,6 +57,7 @@ VERBS = {
     "writeup": "Write a report of this machine from its measured results.",
     "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
     "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
+    "warm": "Compile the kernels of jobs ahead, into a directory for other machines.",
     "doctor": "Show this machine, and what is missing on it.",
 }
 

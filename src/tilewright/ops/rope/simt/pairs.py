@@ -66,6 +66,8 @@ KERNELS = {"naive": naive, "table": table}
 
 
 def run(x, positions, rotation, heads: int, out, *, kernel: str) -> None:
-    """Launch a kernel on tensors. kernel: a key of KERNELS."""
-    threads = len(x) * (x.shape[1] - heads * rotation.pairs)
-    launch(KERNELS[kernel], -(-threads // THREADS), THREADS, (x, positions, *rotation, out), heads)
+    """Launch a kernel on tensors; rows that lie apart are copied. kernel: a key of KERNELS."""
+    threads, target = len(x) * (x.shape[1] - heads * rotation.pairs), out if out.is_contiguous() else out.contiguous()
+    launch(KERNELS[kernel], -(-threads // THREADS), THREADS, (x.contiguous(), positions, *rotation, target), heads)
+    if target is not out:
+        out.copy_(target)

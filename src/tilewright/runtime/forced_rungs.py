@@ -1,4 +1,5 @@
-"""Finds forced rungs that a job never uses: it refuses them before the work or names them at the end. None is ignored.
+"""Finds forced rungs that a job never uses. Such a rung is refused before the job, or named at its end; none is ignored
+silently.
 
 A job runs the operations of its model, and the operations that their rungs call. With some settings an operation does
 not run: the verb's task names it, and the operation that runs instead. A rung may be forced for an operation, or for

@@ -277,7 +277,8 @@ def dense_weights(modules: EmbeddingModules) -> Weights:
 
 
 def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
-    """The dtype of most elements of the checkpoint. On a CPU, which has no float16, float32 holds its values."""
+    """The dtype of most elements of the checkpoint. On a CPU, which does not compute in float16, it is float32
+    instead."""
     elements: Counter[str] = Counter()
     for array in mapped_weights(path)[1].values():
         elements[array.dtype.name] += array.size

@@ -178,7 +178,7 @@ def _outputs(job: GenerateJob, seen: Seen) -> Outputs:
     if job.is_binary:
         size = 4 * params.max_tokens * count
         return Outputs(size, counted, size)
-    if job.output.endswith(".txt"):
+    if job.form == ".txt":
         size = round(count * (params.max_tokens * seen.token_text + 1))
         return Outputs(size, False, size)
     logprobs = 0 if params.logprobs is None else LOGPROB * (1 + params.logprobs)

@@ -16,11 +16,12 @@ from tilewright.formats.names import check_records_name, kind_of_records, plain_
 from tilewright.formats.parquet import check_installed
 from tilewright.formats.record_fields import PLAIN, RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
+from tilewright.formats.tokenizer_older import OLDER_FILES
 from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
 from tilewright.runtime.fingerprint import as_called, fingerprint
 from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
+from tilewright.runtime.load import TOKENIZER
 
 WITH_FIELDS = (".jsonl", ".csv", ".tsv", ".parquet")  # inputs whose records have named fields
 KEEPING = (".jsonl", ".parquet")  # outputs whose records have
@@ -269,6 +270,6 @@ def model_files(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [table_path(path)]
     weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]
-    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else (VOCAB, MERGES)
+    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else OLDER_FILES
     names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, *older, WEIGHTS, INDEX, *weights))
     return [*(os.path.join(path, name) for name in names), table_path(path)]

@@ -156,8 +156,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
             job = given if verb in ("generate", "classify") else given.removesuffix("/").removesuffix(".job")
             found[name] = opened.enter_context(staged(job))
         else:
-            outputs = "the outputs of generate and classify, whose shards are joined at the end"
-            what = f"the {name} is the URL {given!r}; what is written to a store are {outputs}"
+            what = f"the {name} is the URL {given!r}; only outputs of generate and classify can be written to a store"
             raise UsageError(what, remedy="write to a local file, and copy it")
     return found
 

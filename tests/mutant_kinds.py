@@ -3,6 +3,7 @@
 `KINDS[name](folder)` gives a Kind. A reader returns bytes that stand for all that it read.
 """
 
+import gzip
 import hashlib
 import io
 import json
@@ -20,6 +21,7 @@ import pyarrow.parquet
 import tifffile
 import tokenizers
 import zarr
+from backports import zstd
 
 from bert_models import saved
 from mutant_jobs import JOB_KINDS
@@ -34,12 +36,14 @@ from tilewright.formats.embedding_modules import embedding_modules
 from tilewright.formats.files import InputFile
 from tilewright.formats.prompts import open_prompts
 from tilewright.formats.safetensors import map_tensors, read_header, write_tensors
+from tilewright.formats.scored import open_scored
 from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.formats.sentences import open_sentences
 from tilewright.formats.tables import open_table
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.validate import validate
 from tilewright.formats.volume_formats import form_of, open_volume
+from tilewright.generation.scored_texts import ScoringLimits, pieces_of_tokens
 from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, unseal
 
 SHAPE = (6, 8, 8)
@@ -168,7 +172,12 @@ def _records(name: str, *seeds: bytes, prompts: bool) -> Callable[[Path], Kind]:
             with closing(reader):
                 return _said([repr(batch) for batch in reader.batches(2)])
 
-        return Kind(list(seeds), _at(path, read), text=not name.endswith(".bin"), refuses=not name.endswith(".txt"))
+        return Kind(
+            list(seeds),
+            _at(path, read),
+            text=name.endswith((".jsonl", ".txt", ".csv")),
+            refuses=not name.endswith(".txt"),
+        )
 
     return kind
 
@@ -179,8 +188,25 @@ PROMPTS = (
     b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "x", "n": 2}}\n',
     b'\xef\xbb\xbf{"prompt": "a\\u00e9"}\r\n\r\n{"prompt": "b", "stop": ["c"], "logprobs": 1, "top_p": 0.9}',
 )
+PAIRS = (
+    b'{"id": 7, "context": "To be", "continuation": " or"}\n{"id": 8, "text": "not"}\n',
+    b'{"prompt_token_ids": [1, 2], "continuation_token_ids": [3]}\r\n\r\n{"tokens": [4, 5]}\n',
+)
 TOKENS = (b'{"id": 1, "tokens": [1, 2, 3, 4]}\n{"id": "b", "tokens": [4, 5, 6, 7]}\n', b'{"tokens": [1, 2, 3, 98]}\n')
 IDS = np.arange(32, dtype="<i4").tobytes()
+
+
+def _pairs(folder: Path) -> Kind:
+    path, limits = folder / "in.jsonl", ScoringLimits(64, 0, False)
+
+    def read() -> bytes:
+        prepare = lambda *given: pieces_of_tokens(*given, limits, lambda text: list(text.encode())[:40])  # noqa: E731
+        with closing(open_scored(path, prepare=prepare, vocabulary=256)) as reader:
+            batches = list(reader.batches(2))
+        tokens = [one.tokens.tolist() for b in batches for c in b.contents if c is not None for one in c.wanted]
+        return _said([repr(batch.records) for batch in batches], tokens)
+
+    return Kind(list(PAIRS), _at(path, read), text=True)
 
 
 def _parquet(folder: Path) -> Kind:
@@ -357,6 +383,11 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "npy rows": _table("rows.npy"),
     "text rows": _table("rows.txt"),
     "jsonl prompts": _records("in.jsonl", *PROMPTS, prompts=True),
+    "gzip prompts": _records("in.jsonl.gz", *(gzip.compress(text, mtime=0) for text in PROMPTS), prompts=True),
+    "zstd prompts": _records("in.jsonl.zst", *map(zstd.compress, PROMPTS), prompts=True),
+    "csv prompts": _records("in.csv", b'id,prompt,n,stop\n1,"a ""b""\nc",2,"[""x""]"\n2,d,,\r\n', prompts=True),
+    "csv tokens": _records("in.csv", b'tokens,x\n"[1, 2, 3, 4]",\n"[5, 6, 7, 8]","\n"\n', prompts=False),
+    "jsonl pairs": _pairs,
     "text prompts": _records("in.txt", b"To be\nor not\r\n\n\xc3\xa9", prompts=True),
     "binary prompts": _records("in.bin", IDS, prompts=True),
     "jsonl tokens": _records("in.jsonl", *TOKENS, prompts=False),

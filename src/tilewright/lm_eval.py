@@ -122,8 +122,8 @@ class TilewrightLM(TemplateLM):
         found = []
         with on_threads(self.threads):
             scores = self.model.score(pairs)
-            for score, (key, *_) in zip(self._told(scores, len(pairs), disable_tqdm), requests, strict=True):
-                answer = score.logprob, score.is_greedy
+            for score, request in zip(self._told(scores, len(pairs), disable_tqdm), requests, strict=True):
+                key, answer = request[0], (score.logprob, score.is_greedy)
                 found.append(answer)
                 if key is not None:
                     self.cache_hook.add_partial("loglikelihood", key, answer)

@@ -43,6 +43,7 @@ VERBS = {
     "convolve": "Filter a volume: text, .npy, NIfTI, TIFF or Zarr. It may be larger than memory.",
     "plan": "Print what a job would need: shards, memory, disk and time.",
     "status": "Show how far a job is, and the process that runs it.",
+    "work": "Join a job that runs: take shards of it, on this machine or another one.",
     "verify": "Check that the output and the shards of a job are intact.",
     "validate": "Compare an output with a reference: PASS or FAIL.",
     "models": "List the models that come with the package: poet, critic and portraits.",
@@ -68,7 +69,7 @@ NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python say
 HELP = {"help_option_names": ["-h", "--help"]}
 MODELS = ("model", "source")  # what --model and convert's SRC are called
 READ = ("input", "kernel", "mine", "answers", "validate", "reference")  # options that name files
-STORED = ("generate", "classify", "status", "verify")  # verbs whose output may be the URL of an object
+STORED = ("generate", "classify", "status", "verify", "work")  # verbs whose output may be the URL of an object
 WRITTEN = ("output", "image", "trace", "destination")
 TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
@@ -127,7 +128,7 @@ def _check_files(verb: str, options: dict[str, Any]) -> None:
     from tilewright.formats.files import check_no_stream
 
     given = {name: options[name] for name in (*READ, "source", *WRITTEN) if isinstance(options.get(name), str)}
-    for name, path in given.items() if verb not in ("status", "verify") else ():
+    for name, path in given.items() if verb not in ("status", "verify", "work") else ():
         check_no_stream(path, name, written=name in WRITTEN and verb != "validate")
 
 
@@ -148,7 +149,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
 
         if not is_url(given):
             continue
-        if name not in WRITTEN:
+        if name not in WRITTEN or verb == "validate":
             found[name] = fetch(given, folder=name in MODELS)
         elif (path := local_path(given)) is not None:
             found[name] = path

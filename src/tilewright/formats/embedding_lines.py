@@ -33,11 +33,11 @@ from tilewright.formats.lines import (
     missing,
     recovered,
 )
-from tilewright.formats.names import check_records_name
+from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.records import Id, Record, RecordError
-from tilewright.formats.sentence_encoder import Content, RaggedEncoder
+from tilewright.formats.sentence_encoder import RaggedEncoder, Text
 
-INPUTS, OUTPUTS = (".jsonl", ".txt", ".parquet"), (".npy", ".jsonl", ".parquet")
+OUTPUTS = (".npy", ".jsonl", ".parquet")
 EMBEDDINGS = "/v1/embeddings"
 BODY = ("input", "dimensions", "encoding_format", "model", "user")
 NAMES = ("text", "tokens", "input_ids")
@@ -74,7 +74,7 @@ class Request:
     """What a line asks for. contents: its texts or token ids. dimensions: of its vectors, None: the job's. openai: it
     is an OpenAI batch line; as_bytes: its vectors go out as base64; model: as it names it."""
 
-    contents: tuple[Content, ...] = ()
+    contents: tuple[Text, ...] = ()
     dimensions: int | None = None
     openai: bool = False
     as_bytes: bool = False
@@ -197,7 +197,7 @@ class EmbeddingLines(LineReader[_Found, Request]):
         ]
         return replace(request, contents=tuple(checked))
 
-    def _checked(self, content: Content, name: str) -> Content:
+    def _checked(self, content: Text, name: str) -> Text:
         if not isinstance(content, str):
             check_tokens(content, self._vocabulary, name)
         try:
@@ -226,19 +226,24 @@ class EmbeddingText(EmbeddingLines):
 
 
 def open_texts(path: str | os.PathLike[str], **options: Any) -> EmbeddingLines:
-    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a text per line. options: as for
-    EmbeddingLines. Raises UsageError for another name, and InputError."""
+    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a text per line.
+    options: as for EmbeddingLines. Raises UsageError for another name, and InputError."""
     name = os.fspath(path)
-    check_records_name(name, "input", INPUTS)
-    reader = (EmbeddingText if name.endswith(".txt") else EmbeddingLines)(path, **options)
-    if name.endswith(".parquet"):
+    check_records_name(name, "input")
+    form = kind_of_records(name)
+    reader = (EmbeddingText if form == ".txt" else EmbeddingLines)(path, **options)
+    if form == ".parquet":
         from tilewright.formats.parquet import as_rows
 
         return as_rows(reader, options.get("count"))
+    if form in (".csv", ".tsv"):
+        from tilewright.formats.csv_rows import as_table
+
+        as_table(reader, form)
     return reader
 
 
-def _inputs(value: Any) -> tuple[Content, ...]:
+def _inputs(value: Any) -> tuple[Text, ...]:
     """The texts or lists of token ids of a body's input. Raises BadLine."""
     if isinstance(value, str):
         return (value,)

@@ -128,6 +128,27 @@ class Tokenizer:
                 found += [encoding.ids for encoding in self._library.encode_batch(some)]
         return found
 
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], longest: int) -> list[tuple[list[int], int, bool]]:
+        """(token ids, index of the first token of type 1 or 0, True if it was cut) of each pair of texts.
+
+        A pair of more than `longest` tokens loses them at the end of the longer text, one after the other, or at the
+        start if `truncation` says so.
+        """
+        if self._process:
+            return [tuple(found) for found in self._process.call("encode_pairs", pairs, longest)]
+        for pair in pairs:
+            for text in pair:
+                self.check(text)
+        try:
+            with _failures_of(self.path, "the tokenizer cannot encode these texts"), ASIDE.without_panics():
+                self._library.enable_truncation(longest, strategy="longest_first", direction=self.truncation.side)
+                found = [self._library.encode(first, second) for first, second in pairs]
+        finally:
+            self._library.no_truncation()
+        types = [one.type_ids if self.truncation.types else [] for one in found]
+        seconds = [each.index(1) if 1 in each else 0 for each in types]
+        return [(one.ids, second, bool(one.overflowing)) for one, second in zip(found, seconds, strict=True)]
+
     def text_ids_beyond(self, vocabulary: int) -> list[int]:
         """The ids from `vocabulary` on, sorted, of tokens that plain text may have: all but added special tokens."""
         if self.size <= vocabulary:

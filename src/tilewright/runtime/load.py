@@ -22,12 +22,14 @@ from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.tokenizer_settings import read_truncation
-from tilewright.models import dcgan, gpt2, opt, textcnn
+from tilewright.models import dcgan, gpt2, gpt_neox, opt, textcnn
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import CONFIGS, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
-from tilewright.models.decoder import DecoderConfig, DecoderModel
+from tilewright.models.decoder import DecoderModel
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from tilewright.models.opt import OPT, OPTConfig
 from tilewright.models.text_vectors import TextVectors
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
@@ -67,6 +69,7 @@ KINDS = {
     textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
     gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: config.own_name, gpt2.TIES),
     opt.MODEL_TYPE: Kind(OPTConfig, OPT, lambda config: config.own_name, opt.TIES),
+    gpt_neox.MODEL_TYPE: Kind(GPTNeoXConfig, GPTNeoX, lambda config: config.own_name, gpt_neox.TIES),
     dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
     **{name: Kind(config, Bert, lambda config: config.own_name) for name, config in CONFIGS.items()},
 }

@@ -15,7 +15,8 @@ import numpy as np
 
 from tilewright.backends.footprint import Part, peak_of
 from tilewright.formats.files import BLOCK_BYTES, InputFile
-from tilewright.formats.lines import Line
+from tilewright.formats.lines import Line, read_lines
+from tilewright.formats.many_files import Files
 from tilewright.hardware import gpus
 from tilewright.runtime.begun import Begun, begun_of
 from tilewright.runtime.devices import gpu_elsewhere
@@ -182,6 +183,11 @@ def share(records: int, workers: int) -> int:
     return -(-records // max(workers, 1))
 
 
+def _depends(file: InputFile) -> bool:
+    """True if lines are found from the start on alone: in quotes, and in many files, they depend on what is before."""
+    return file.quoted or isinstance(file, Files)
+
+
 @dataclass
 class Sample:
     """The sample of an input. part: its share of the bytes; ends: of the lines read, in bytes."""
@@ -198,8 +204,8 @@ class Sample:
         if not isinstance(cut, Lines):
             return cls(cut)
         size = min(file.size, cut.size)
-        if size <= SAMPLE:
-            return cls(cut, [(0, size)])
+        if size <= SAMPLE or _depends(file):
+            return cls(cut, [(0, min(size, SAMPLE))], min(1.0, SAMPLE / size))
         length = SAMPLE // STRETCHES
         spans = [(first := (size - length) * i // (STRETCHES - 1), first + length) for i in range(STRETCHES)]
         return cls(cut, spans, STRETCHES * length / size)
@@ -207,6 +213,13 @@ class Sample:
     def lines(self, file: InputFile) -> Iterator[Line]:
         """Yields (number, line, end) of each line that is not blank. The numbers count only lines of the sample."""
         for begin, end in self.spans:
+            if _depends(file):
+                for _, line, at in read_lines(file):
+                    if at > end:
+                        break
+                    self.ends.append(at)
+                    yield len(self.ends), line, at
+                continue
             for line, at in lines_between(file, begin, end):
                 if line is None or (line and not line.isspace()):
                     self.ends.append(at)

@@ -7,10 +7,11 @@ logs/                logs of the workers, deaths and traces
 lines.index          number of lines that begin in each stretch of a text, counted by this run
 damaged/             files that differed from what was written
 lease                the run that works on the job
-claims               the shards that parts which help each other run now (claims.py)
+part-claims          the shards that parts which help each other run now (claims.py)
 contents.json        the sha256 of its large input files
 output               the output that shards write in place, until it is renamed
 report.json          the report of the finished job
+job.json             the job, for workers that join it: their leases are in claims/ and workers/ (stores/board.py)
 made.json            the files at its outputs' names that it may replace (made.py)
 metrics.prom         the progress of the last run, for Prometheus (metrics.py)
 ended.json           the bad records, if --max-errors has stopped the run
@@ -40,7 +41,7 @@ from tilewright.runtime.jobs.record import AGAIN, Attempt, Record, again_name, e
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
-CONTENTS, ENDED, CLAIMS = "contents.json", "ended.json", "claims"
+CONTENTS, ENDED, CLAIMS, REQUEST = "contents.json", "ended.json", "part-claims", "job.json"
 STAGE, EARLIER = "output", "earlier"
 FOLDERS = ("shards", "errors", "logs", "damaged")
 SYNC_SECONDS = 0.5  # between two fsyncs of the shards' names: one took 4 ms on a virtual disk, as long as a tiny shard
@@ -81,6 +82,7 @@ class JobDirectory:
         self._manifest: Manifest | None = None
         self._index: LineIndex | None = None
         self.began = AsBegun()
+        self.joined = False  # this process works on the job of another, whose shards stay as they are
 
     def _check_root(self) -> None:
         """Raises ResourceError if another user could have prepared the directory, or its files cannot be renamed to
@@ -195,6 +197,16 @@ class JobDirectory:
                 if record and self.errors.read(name, record.error_size + 1) == self.errors_of(record):
                     self.errors.move(name, self.errors, error_name(record.shard))
                 self.errors.remove(name)
+
+    def note_request(self, request: bytes) -> None:
+        """Writes the job for workers that join it. It is not flushed: without it none can join until the next run."""
+        if request and self.root.read(REQUEST, MOST_BYTES) != request:
+            with suppress(OSError):
+                fd = self.root.open(REQUEST, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                try:
+                    os.write(fd, request)
+                finally:
+                    os.close(fd)
 
     def forget_lines(self) -> None:
         """Empty lines.index, so that this run counts the lines of its input itself, because anybody could have written

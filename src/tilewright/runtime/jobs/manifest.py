@@ -118,6 +118,7 @@ class Manifest(Sealed, frozen=True):
         input. A run also divides its input again and compares the cuts (`JobDirectory.compare`).
         """
         cut, size, count = self.cut, self.fingerprint.get("input.bytes"), self.fingerprint.get("count")
+        size = self.fingerprint.get("input.expanded", size)  # of a compressed input
         if (
             isinstance(cut, Lines)
             and isinstance(size, int)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import closing
 from itertools import islice
@@ -62,7 +63,8 @@ def _declared(task: ScoreTask, begun: Begun, gpu_memory: int) -> Declared:
     length = slot_length(max(texts.longest, 1), sizes.context)
     each = sizes.layers * bytes_a_sequence(sizes.heads, length, sizes.head_size, job.dtype)
     allowed = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
-    slots = max(1, min(allowed // each, MAX_SLOTS, shard + 1))
+    own = max(seen.scored / max(texts.count, 1), 1.0)  # rows of a text whose context is copied
+    slots = max(1, min(allowed // each, MAX_SLOTS, shard + 1, math.ceil(ROWS / own) + 2))
     mean = texts.tokens / max(texts.count, 1)
     rows = min(ROWS + texts.longest, max(1, round(shard * mean)))
     logits = min(LOGITS_BYTES, 4 * sizes.vocabulary * rows)

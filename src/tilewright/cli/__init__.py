@@ -158,7 +158,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
             job = given if verb in ("generate", "classify") else given.removesuffix("/").removesuffix(".job")
             found[name] = opened.enter_context(staged(job))
         else:
-            what = f"the {name} is the URL {given!r}; only generate and classify write to a store"
+            what = f"the {name} is the URL {given!r}; only outputs of generate and classify can be written to a store"
             raise UsageError(what, remedy="write to a local file, and copy it")
     return found
 

@@ -14,9 +14,10 @@ from tilewright.switches import OPTIMISATIONS
 
 JOB = ".job"  # ending of a job's directory
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-FILES, SAMPLING, MACHINE = "Files and records", "Sampling", "Device, precision and speed"  # groups of options
+FILES, SAMPLING, SCORING = "Files and records", "Sampling", "Scoring"  # groups of options
+MACHINE = "Device, precision and speed"
 CHECKS, RUNS, MESSAGES = "Comparison with a reference", "Workers, shards and restarts", "Messages and settings"
-GROUPS = (FILES, SAMPLING, MACHINE, CHECKS, MESSAGES, RUNS)  # in the order of --help
+GROUPS = (FILES, SAMPLING, SCORING, MACHINE, CHECKS, MESSAGES, RUNS)  # in the order of --help
 
 Device = Annotated[
     Literal["cpu", "cuda", "auto"],
@@ -235,7 +236,7 @@ def _check_rung(op: str, name: str, device: str) -> None:
     needs a GPU that is missing."""
     from importlib import import_module
 
-    from tilewright.errors import ResourceError, UsageError
+    from tilewright.errors import ResourceError, UsageError, suggestion
     from tilewright.hardware import unavailable
     from tilewright.runtime.devices import is_gpu_elsewhere
 
@@ -246,7 +247,7 @@ def _check_rung(op: str, name: str, device: str) -> None:
     fit = [rung for rung in rungs if (engine := rung.partition(".")[0]) in wanted and not missing[engine]]
     engine, remedy = name.partition(".")[0], f"use one of: {', '.join(fit)}" if fit else "leave out --rung"
     if name not in rungs:
-        why = f"{op} has no rung {name!r}"
+        why = f"{op} has no rung {name!r}{suggestion(name, fit)}"
     elif engine not in wanted:
         other = "cuda" if device == "cpu" else "cpu"
         gpu = " on a machine with a GPU" if missing[engine] else ""

@@ -151,8 +151,9 @@ def classify(options: Options) -> None:
     tilewright classify --model ./distilbert-sst2 -i reviews.jsonl -o labels.jsonl
 
     Input: each line of a .txt file is a sentence, and its id is the line's number. A blank line is counted but gives no
-    line of the output. A .jsonl line is {"id": 7, "text": "..."}, or has "tokens" in place of "text". Lines without an
-    id are counted from 1. A sentence that is longer than the model takes is cut, and the summary says how many were.
+    line of the output. A .jsonl line is {"id": 7, "text": "..."}, or has "tokens" in place of "text". A line for a BERT
+    may also have "text_pair": the model then reads both texts. Lines without an id are counted from 1. A sentence that
+    is longer than the model takes is cut, and the summary says how many were.
 
     Models: a directory from Hugging Face with config.json, model.safetensors and tokenizer.json whose architecture ends
     in ForSequenceClassification (bert, roberta, distilbert; on the CPU), or a textcnn, also on a GPU.

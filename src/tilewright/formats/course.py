@@ -67,7 +67,7 @@ class TokenFile:
         scan: int | None = None,
     ) -> None:
         self._vocabulary = vocabulary
-        self._length = length
+        self.length = self._length = length
         self._what = what
         with ExitStack() as failing:
             self.file = failing.enter_context(InputFile(path, "input"))

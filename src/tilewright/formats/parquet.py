@@ -2,7 +2,7 @@
 
 A row means what a JSON line with the same fields means. A null is a field that is not given, and so is NaN, which
 pandas writes for null. An input has a column of texts or of lists of token ids, and may have other COLUMNS and
-sampling fields. The reader also reads columns that the user names.
+sampling fields. Other columns are read if the user names them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from tilewright.formats.completions import ANSWER
 from tilewright.formats.files import InputFile, Part, Writable
 from tilewright.formats.kept_types import JSON, arrow_type, column, table_type
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
+from tilewright.formats.packages import install_command
 from tilewright.formats.record_fields import PLAIN, RecordFields, check_columns, kept_in
 from tilewright.formats.records import RecordError
 from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
-COLUMNS = frozenset({"id", "text", "tokens", *PROMPT_FIELDS})  # and sampling fields
+SCORED = ("context", "continuation", "continuation_token_ids")
+COLUMNS = frozenset({"id", "text", "text_pair", "tokens", *PROMPT_FIELDS, *SCORED})  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
 READ = 1024  # rows that are Python objects at a time: they take ten times the memory of Arrow's columns
@@ -71,7 +73,7 @@ def _pyarrow(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        remedy = "install it: pip install 'tilewright[parquet]'"
+        remedy = f"install it: {install_command('parquet')}"
         raise ResourceError(f"Parquet needs pyarrow: {error}", path=path, remedy=remedy) from error
     return pyarrow
 
@@ -129,7 +131,7 @@ def _groups_of(file: InputFile) -> list[int]:
 
 
 def has_ids(file: InputFile, fields: RecordFields = PLAIN) -> bool:
-    """Whether its rows have ids: then all must. fields: the ones named by the user.
+    """Whether its rows have ids: then all must. fields: as the user names them.
 
     Raises InputError; UsageError for a named field that is no column, or cannot be kept.
     """

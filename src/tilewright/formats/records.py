@@ -63,13 +63,15 @@ class Batch:
     """tokens: int32 (n, L), the good records in the order of the input. end: bytes of the input used so far.
 
     records: all records in order, good ones as many as rows of `tokens`; None for binary files, where every record is
-    good. cut: of the good ones, how many texts have more tokens than the model takes.
+    good. cut: of the good ones, how many texts have more tokens than the model takes. seconds: int32 (n,), of pairs of
+    texts, index of the first token of the second one, 0 for others; None: there are no pairs.
     """
 
     tokens: np.ndarray
     end: int
     records: list[Record] | None = None
     cut: int = 0
+    seconds: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.tokens) if self.records is None else len(self.records)

@@ -7,7 +7,7 @@ padding id. `RaggedEncoder` gives as many ids as a text has, up to the model's l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,25 @@ NO_TOKEN = -1  # in a row that is longer than its text
 WORD = "a"  # encoded to find out which special tokens the tokenizer adds
 TEXTS = 1024  # handed to the tokenizer at once, which works on them in parallel
 
-Content = str | list[int]  # of a good record: its text, or its ids
+
+class Pair(NamedTuple):
+    """Two texts that a model reads together."""
+
+    text: str
+    pair: str
+
+
+Text = str | list[int]  # a text, or its ids
+Content = Text | Pair  # of a good record
+
+
+class Encoded(NamedTuple):
+    """Texts as token ids. tokens: int32 (n, longest). seconds: int32 (n,), index of the first token of type 1, 0 if a
+    text has none. cut: texts that are longer than what counts."""
+
+    tokens: np.ndarray
+    seconds: np.ndarray
+    cut: int
 
 
 class Sizes(Protocol):
@@ -45,6 +63,10 @@ class SentenceEncoder:
         self.length, self._pad_id = length, pad_id
         if tokenizer.size > vocabulary:
             raise self._unfit(f"the tokenizer has {tokenizer.size:,} tokens")
+
+    def checked_pair(self, text: str, pair: str) -> Pair:
+        """As `checked`, for two texts. Raises InputError where the model takes single texts."""
+        raise InputError("is given with a second text; the model takes single ones")
 
     def checked(self, text: str) -> str:
         """The part of a text that can count. Raises InputError for one without words, that is no valid Unicode, or that
@@ -74,21 +96,32 @@ class SentenceEncoder:
 
         Raises InputError if the tokenizer fails, or gives an id outside the vocabulary.
         """
+        found = self.encoded_pairs(contents)
+        return found.tokens, found.cut
+
+    def encoded_pairs(self, contents: Sequence[Content]) -> Encoded:
+        """`encoded`, and the second texts of pairs."""
         rows: list[Sequence[int]] = []
-        cut = 0
+        seconds, cut, most = np.zeros(len(contents), np.int32), 0, CHARACTERS * self.length
         for first in range(0, len(contents), TEXTS):
             block = contents[first : first + TEXTS]
             texts = iter(self._tokenizer.encode_batch([text for text in block if isinstance(text, str)]))
+            pairs = iter(self._tokenizer.encode_pairs([pair for pair in block if isinstance(pair, Pair)], self.length))
             for content in block:
+                if isinstance(content, Pair):
+                    both, seconds[len(rows)], shorter = next(pairs)
+                    cut += shorter or max(map(len, content)) > most
+                    rows.append(both)
+                    continue
                 ids: Sequence[int] = next(texts) if isinstance(content, str) else content
-                cut += len(ids) > self.length or len(content) > CHARACTERS * self.length
+                cut += len(ids) > self.length or len(content) > most
                 rows.append(self._shortened(ids))
         found = np.full((len(rows), self._columns(rows)), self._pad_id, np.int32)
         for i, ids in enumerate(rows):
             found[i, : len(ids)] = ids
         if found.max(initial=0) >= self._vocabulary:
             raise self._unfit(f"the tokenizer gave id {found.max():,}")
-        return found, cut
+        return Encoded(found, seconds, cut)
 
     def _shortened(self, ids: Sequence[int]) -> Sequence[int]:
         return ids[: self.length]
@@ -105,14 +138,39 @@ class SentenceEncoder:
 class RaggedEncoder(SentenceEncoder):
     """Texts, and ids, as 1 to `length` token ids: `NO_TOKEN` fills the rows of a batch up to its longest text.
 
-    A longer text loses tokens at its end. The special tokens that the tokenizer adds after a text stay.
+    A longer text loses tokens at its end, or at its start if the tokenizer's `truncation` says so. The special tokens
+    that the tokenizer adds stay. prompt: comes before every text. Raises InputError for a length that leaves no token
+    of a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, length: int, vocabulary: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, length: int, vocabulary: int, prompt: str = "") -> None:
         super().__init__(tokenizer, length=length, pad_id=NO_TOKEN, vocabulary=vocabulary)
         alone, whole = tokenizer.encode_word(WORD), tokenizer.encode(WORD)
         starts = [i for i in range(len(whole)) if whole[i : i + len(alone)] == alone]
-        self._after = len(whole) - len(alone) - starts[0] if alone and starts else 0  # special tokens after a text
+        self._before = starts[0] if alone and starts else 0  # special tokens before a text
+        self._after = len(whole) - len(alone) - starts[0] if alone and starts else 0
+        self._prompt = prompt
+        if length <= self._before + self._after:
+            what = f"a text may have {length} tokens, and {self._before + self._after} of them are special"
+            raise InputError(f"{what}: none is left for the text", path=tokenizer.path)
+        self.prompt_tokens = len(tokenizer.encode(prompt)) - self._after if prompt else 0  # and the special one before
+        if self.prompt_tokens + self._after >= length:
+            what = (
+                f"the prompt has {self.prompt_tokens} tokens, and a text may have {length}: none is left for the text"
+            )
+            raise InputError(what, path=tokenizer.path, remedy="give a shorter prompt")
+
+    def checked(self, text: str) -> str:
+        """The prompt and the text, as the base class checks them."""
+        if not self._prompt:
+            return super().checked(text)
+        if not text or text.isspace():
+            raise InputError("is empty; a text has at least one word")
+        return super().checked(self._prompt + text)
+
+    def checked_pair(self, text: str, pair: str) -> Pair:
+        """The parts of two texts that can count. Raises InputError as `checked`."""
+        return Pair(self.checked(text), super().checked(pair))
 
     def filled(self, ids: Sequence[int]) -> list[int]:
         """The ids. Raises InputError for none, or too many."""
@@ -123,6 +181,8 @@ class RaggedEncoder(SentenceEncoder):
     def _shortened(self, ids: Sequence[int]) -> Sequence[int]:
         if len(ids) <= self.length:
             return ids
+        if self._tokenizer.truncation.side == "left":
+            return [*ids[: self._before], *ids[len(ids) - self.length + self._before :]]
         return [*ids[: self.length - self._after], *ids[len(ids) - self._after :]]
 
     def _columns(self, rows: Sequence[Sequence[int]]) -> int:

@@ -1,4 +1,4 @@
-"""The size of shards: records that take some seconds, whatever the input."""
+"""The size of shards: as many records as take some seconds, for every kind of input."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def absent_fields(path: str | os.PathLike[str], fields: RecordFields) -> str:
 
 
 def _are_text(path: str | os.PathLike[str], content: str | None) -> list[bool]:
-    """Of each of the first lines of a .jsonl that is not blank: whether it is text."""
+    """For each of the first non-blank lines of a .jsonl file: True if it is text."""
     return [_is_text(line, content) for line in _first_lines(path)]
 
 

@@ -1,4 +1,5 @@
-"""Cuts an input into numbered shards without reading it: rows by number, lines by the byte at which they begin."""
+"""Divides an input into numbered shards without reading it. Rows are divided by their number, lines by the byte at
+which they begin. A `cut` is one such division."""
 
 from __future__ import annotations
 
@@ -93,9 +94,9 @@ Cut = Records | Lines | RowGroups | Whole
 
 @dataclass(frozen=True)
 class Shard:
-    """One piece of the input, for a Worker. alone: one record at a time, `beat.at(record)` before each.
-
-    skip: records (rows from 0, lines from 1) that have ended their worker and are errors now, with the reason.
+    """One piece of the input, for a Worker. alone: the worker runs one record at a time, and calls `beat.at(record)`
+    before each. skip: records (rows from 0, lines from 1) that have killed their worker, with the reason. They are not
+    run; they become error records.
     """
 
     number: int
@@ -209,10 +210,9 @@ def _first_start(file: InputFile, begin: int, end: int) -> int | None:
 
 
 class LineIndex:
-    """The number of lines that begin in each stretch of an input, in a file that any process may fill.
-
-    An entry has 16 bytes: the count (see `_add`) and a check that is keyed by the job. An entry that is torn, damaged
-    or of another job is counted again. fd: of the file, open for reading and writing. path: its name in errors.
+    """A file with the number of lines that begin in each stretch of an input. Any process of the job may add entries.
+    An entry has 16 bytes: the count, and a checksum that depends on the job. If an entry is damaged, incomplete or of
+    another job, its lines are counted again. fd: of the file, open for reading and writing. path: its name in errors.
     """
 
     def __init__(self, fd: int, path: str, cut: Lines, key: str) -> None:

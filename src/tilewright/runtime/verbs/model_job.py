@@ -14,12 +14,14 @@ from tilewright.formats.many_files import FileList, is_many, list_files
 from tilewright.formats.models import CONFIG, GENERATION, table_path
 from tilewright.formats.names import check_records_name, kind_of_records, plain_name
 from tilewright.formats.parquet import check_installed
-from tilewright.formats.record_fields import RecordFields
+from tilewright.formats.record_fields import PLAIN, RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
+from tilewright.formats.tokenizer_older import OLDER_FILES
+from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
 from tilewright.runtime.fingerprint import as_called, fingerprint
 from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
+from tilewright.runtime.load import TOKENIZER
 
 WITH_FIELDS = (".jsonl", ".csv", ".tsv", ".parquet")  # inputs whose records have named fields
 KEEPING = (".jsonl", ".parquet")  # outputs whose records have
@@ -73,7 +75,8 @@ class ModelJob:
         return fields
 
     def check_output(self) -> None:
-        """Raises UsageError if the output is the input, the answers or a file of the model, there or not yet."""
+        """Raises UsageError if the output's path is that of the input, of the answers or of a file of the model, even
+        of a file that does not exist yet."""
         read = {"input": self.input, "answers": self.answers, "model": self.model}
         read |= {f"model's {os.path.basename(path)}": path for path in model_files(self.model)}
         for name, path in read.items():
@@ -83,19 +86,10 @@ class ModelJob:
 
 
 @dataclass
-class RecordsJob(ModelJob):
-    """The options that verbs on records share.
+class TextJob(ModelJob):
+    """A job on records, of one file or of many. per_input: of an output that is a folder, one file per input file
+    instead of one per shard. source: what `list_input` and `measure` have found."""
 
-    content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
-    (name in the input, name in the output) of the fields that pass through. per_input: of an output that is
-    a folder, one file per input file instead of one per shard. source: what `measure` has found.
-    """
-
-    ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
-    FIELD_OPTION: ClassVar[str] = "--text-field"
-
-    content_field: str | None = field(default=None, kw_only=True)
-    keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
     per_input: bool = field(default=False, kw_only=True)
     source: Source | FileList | None = field(default=None, kw_only=True, repr=False, compare=False)
 
@@ -111,6 +105,11 @@ class RecordsJob(ModelJob):
         elif self.input and self.source is None and plain_name(self.input) != self.input:
             with open_text(self.input, "input") as file:
                 self.source = Source(self.input, file.size)
+
+    @property
+    def fields(self) -> RecordFields:
+        """The fields that the user names; a verb without the options has none."""
+        return PLAIN
 
     @property
     def text(self) -> str | Source | FileList:
@@ -150,20 +149,11 @@ class RecordsJob(ModelJob):
         """What the input is, by its name: ".jsonl", ".csv", ".tsv", ".txt", ".parquet" or ".bin"."""
         return kind_of_records(self.source or self.input or "")
 
-    @property
-    def fields(self) -> RecordFields:
-        """The fields that the user names."""
-        return RecordFields(self.content_field, self.keep)
-
     def fingerprint(self, verb: str) -> dict[str, Value]:
-        """Also the named fields, where there are any: jobs without them go on."""
-        named: dict[str, Value] = {} if self.content_field is None else {"content_field": self.content_field}
-        if self.keep:
-            named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
+        """Also what is read of the input, if its name says more than the file's bytes."""
+        named: dict[str, Value] = {"input.kind": self.kind} if self.kind in (".csv", ".tsv") else {}
         if self.per_input:
             named["per_input"] = True
-        if self.kind in (".csv", ".tsv"):
-            named["input.kind"] = self.kind
         if isinstance(self.source, FileList):
             self.source.check()
             named = {**self.source.fields(), **named}
@@ -194,6 +184,33 @@ class RecordsJob(ModelJob):
             raise UsageError("the output is inside the input, and would be an input of the next run", path=self.output,
                              remedy="choose an output outside, or give a pattern as the input")  # fmt: skip
 
+
+@dataclass
+class RecordsJob(TextJob):
+    """The options that verbs on records share.
+
+    content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
+    (name in the input, name in the output) of the fields that pass through.
+    """
+
+    ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
+    FIELD_OPTION: ClassVar[str] = "--text-field"
+
+    content_field: str | None = field(default=None, kw_only=True)
+    keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
+
+    @property
+    def fields(self) -> RecordFields:
+        """The fields that the user names."""
+        return RecordFields(self.content_field, self.keep)
+
+    def fingerprint(self, verb: str) -> dict[str, Value]:
+        """Also the named fields, where there are any: jobs without them go on."""
+        named: dict[str, Value] = {} if self.content_field is None else {"content_field": self.content_field}
+        if self.keep:
+            named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
+        return super().fingerprint(verb) | named
+
     def check_fields(self) -> None:
         """Raises UsageError for named fields that the input cannot have, or the output cannot hold."""
         given = (self.FIELD_OPTION, self.content_field), ("--keep", ",".join(name for name, _ in self.keep) or None)
@@ -216,12 +233,13 @@ class RecordsJob(ModelJob):
                 raise UsageError(f"--keep has the field {told!r}; {rule}", remedy="rename one, as in --keep meta=tags")
 
 
-def check_records(job: RecordsJob) -> None:
-    """`check_output` of a job on records, which are text, or numbers in .bin files. Also raises UsageError for a file
-    name that does not say what it holds, and ResourceError for Parquet where PyArrow is not installed."""
+def check_records(job: TextJob) -> None:
+    """`check_output` for a job on records (text, or numbers in .bin files). Also raises UsageError for a file name
+    without a known suffix, and ResourceError for Parquet if PyArrow is not installed."""
     job.list_input()
     job.check_output()
-    job.check_fields()
+    if isinstance(job, RecordsJob):
+        job.check_fields()
     check_records_name(job.input or "", "input")
     if job.is_folder:
         _check_folder(job)
@@ -236,7 +254,7 @@ def check_records(job: RecordsJob) -> None:
         check_installed(job.output)
 
 
-def _check_folder(job: RecordsJob) -> None:
+def _check_folder(job: TextJob) -> None:
     """Raises UsageError for what a folder of files cannot have."""
     if job.kind == ".bin":
         raise UsageError("a binary input has one output, and the output is a folder", path=job.output,
@@ -252,6 +270,6 @@ def model_files(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [table_path(path)]
     weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]
-    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else (VOCAB, MERGES)
-    names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, *older, WEIGHTS, INDEX, *weights))
+    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else OLDER_FILES
+    names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, *older, WEIGHTS, INDEX, *weights))
     return [*(os.path.join(path, name) for name in names), table_path(path)]

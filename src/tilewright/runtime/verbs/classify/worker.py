@@ -73,7 +73,7 @@ class ClassifyWorker:
         for batch in self._batches(shard, beat):
             beat(records, share)
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
-                logits = self._logits(batch.tokens)
+                logits = self._logits(batch.tokens) if batch.seconds is None else self._of_pairs(batch)
             with trace.span(trace.WRITE), phase(self.report, "write"):
                 for error in [*batch.errors, *writer.write(batch, logits)]:
                     out.error(located(error))
@@ -111,8 +111,13 @@ class ClassifyWorker:
         bad = replace(batch.records[0], error=batch.records[0].error or RecordError(record, "", skip[record]))
         return Batch(batch.tokens[:0], batch.end, [bad])
 
+    def _of_pairs(self, batch: Batch) -> np.ndarray:
+        """The logits of a batch that has pairs of texts."""
+        assert isinstance(self.model, Bert)
+        return self.model.logits(batch.tokens, batch.seconds)
+
     def _logits(self, tokens: np.ndarray) -> np.ndarray:
-        """The batch's logits, in smaller parts if a GPU's memory does not suffice."""
+        """The batch's logits. If a GPU has too little memory, the batch is computed in smaller parts."""
         if not len(tokens):
             return self.model.logits(tokens)
 

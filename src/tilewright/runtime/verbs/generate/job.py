@@ -9,7 +9,7 @@ from tilewright.formats.completions import ANSWER
 from tilewright.formats.files import InputFile
 from tilewright.formats.sampling_fields import is_known
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import WITH_FIELDS, RecordsJob, check_records
@@ -22,8 +22,8 @@ COURSE_PROMPT = 16  # token ids of a prompt in a binary file
 class GenerateJob(RecordsJob):
     """What to generate. Files named .jsonl hold JSON lines, .txt one prompt or completion per line, others int32
     tokens. params: of all prompts; a JSON line may give its own. seed: used if neither gives one. batch_memory: bytes
-    for keys and values, None: see `GPT2.generate`. Of a binary output up to 0.05 % of the tokens may differ from the
-    answers, others must be equal. A binary file cannot hold errors.
+    for keys and values, None: see `LanguageModel.generate`. Of a binary output up to 0.05 % of the tokens may differ
+    from the answers, others must be equal. A binary file cannot hold errors.
     """
 
     ANSWER = ANSWER
@@ -59,15 +59,15 @@ class GenerateReport(Report):
     tokens_per_second: float = 0.0
 
 
-def beyond_context(max_tokens: int, config: GPT2Config) -> str:
+def beyond_context(max_tokens: int, config: DecoderConfig) -> str:
     """The notice for more new tokens than any prompt can get; "" if some prompt can."""
-    if max_tokens < config.n_positions:
+    if max_tokens < config.context:
         return ""
-    room = f"the model's context of {config.n_positions:,} tokens, which holds the prompt, too"
+    room = f"the model's context of {config.context:,} tokens, which holds the prompt, too"
     return f"{max_tokens:,} new tokens (--max-tokens) are more than fit: completions end at the end of {room}"
 
 
-def small_batches(job: GenerateJob, config: GPT2Config) -> str:
+def small_batches(job: GenerateJob, config: DecoderConfig) -> str:
     """The notice for a batch_memory on the CPU that holds few sequences, which makes a job slow; "" if it holds
     more."""
     if job.batch_memory is None or job.device != "cpu":
@@ -119,7 +119,7 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
             raise InputError(what, path=answers, remedy="give --max-tokens as it was when the answers were made")
 
 
-def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:
+def check_model(job: GenerateJob, config: DecoderConfig, has_tokenizer: bool) -> None:
     """Raises UsageError for options that this model cannot fulfil for any prompt."""
     if not has_tokenizer and (job.form == ".txt" or job.params.stop):
         what, instead = "the output is text", "name the output .jsonl, which then has token ids"
@@ -129,12 +129,12 @@ def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> No
                          remedy=f"add the model's tokenizer.json, or {instead}")  # fmt: skip
     if beyond := [token for token in job.params.stop_token_ids if token >= config.vocab_size]:
         raise UsageError(f"--stop-id is {beyond[0]}; the model's tokens are 0 to {config.vocab_size - 1}")
-    job.params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
+    job.params.check_for(vocabulary=config.vocab_size, context=config.context, has_tokenizer=has_tokenizer)
     length = COURSE_PROMPT + job.params.max_tokens
-    if job.is_binary and length > config.n_positions:
+    if job.is_binary and length > config.context:
         raise UsageError(
             f"{COURSE_PROMPT} tokens of a prompt and {job.params.max_tokens} new ones are {length}; the context of the "
-            f"model is {config.n_positions}",
+            f"model is {config.context}",
             path=job.model,
             remedy="ask for fewer --max-tokens",
         )

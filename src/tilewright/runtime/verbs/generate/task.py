@@ -13,8 +13,8 @@ from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptFile, PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.gpt2 import GPT2Config
-from tilewright.runtime.forced_rungs import Idle, check_rungs
+from tilewright.models.decoder_config import DecoderConfig
+from tilewright.runtime.forced_rungs import Idle, check_rungs, without_rope
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -48,7 +48,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
     job = job.as_called()
     check(job)
-    config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
+    config, tokenizer = config_of(job.model, DecoderConfig), tokenizer_of(job.model)
     eos_token_ids(job.model)  # refuses wrong ones before the weights are read
     job.measure()
     if tokenizer is None:
@@ -76,7 +76,7 @@ class GenerateTask(RecordsTask):
     """A `Task`. tokenizer: set only in the process that made the task; workers in other processes read their own."""
 
     job: GenerateJob
-    config: GPT2Config
+    config: DecoderConfig
     say: Say = quiet
     workers: int = 1
     size: int = 0
@@ -89,7 +89,7 @@ class GenerateTask(RecordsTask):
         """scan: bytes of a binary input that are checked now."""
         config, encode = self.config, self.tokenizer.encode if self.tokenizer else None
         return open_prompts(self.job.text, encode=encode, vocabulary=config.vocab_size,
-                            max_length=config.n_positions - 1, length=COURSE_PROMPT, count=self.job.count,
+                             max_length=config.context - 1, length=COURSE_PROMPT, count=self.job.count,
                             scan=scan, fields=self.job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
@@ -119,13 +119,14 @@ class GenerateTask(RecordsTask):
                 settle_ids(directory, reader, names, line, stop)
 
 
-def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: GPT2Config) -> None:
+def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: DecoderConfig) -> None:
     """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
-    check_rungs("generate", rungs, device, idle_operations(params) if params else {}, config.calls)
+    idle = without_rope(config.calls) | (idle_operations(params) if params else {})
+    check_rungs("generate", rungs, device, idle, config.calls)
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:
-    """The operation that a job does not need if all its prompts have these parameters."""
+    """The operations that a job does not run if all its prompts have these parameters."""
     runs = params.choosing_operations
     if "sample" not in runs:
         remedy = "force a rung of matmul_argmax, or give a --temperature above 0"
@@ -158,11 +159,10 @@ class RowsTask(AsParquet, GenerateTask):
 
 def sizing_for(device: str, params: SamplingParams) -> Sizing:
     """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU, and enough to
-    fill its batches. On an H200 a shard costs 0.1 s besides its tokens, and 3 << 19 tokens take 3 s.
-
-    Shards of a small job are smaller if that costs little. Measured with 1,536 prompts on two cores of a Xeon: poet
-    with 64 new tokens took as long in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model
-    in bfloat16 with 8 new tokens took a tenth longer in shards of 512 than in one shard.
+    fill its batches. On an H200 each shard adds 0.1 s, and 3 << 19 tokens take 3 s. A small job has smaller shards, if
+    these are not much slower. Measured with 1,536 prompts on two cores of a Xeon: poet with 64 new tokens took as long
+    in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model in bfloat16 with 8 new tokens
+    took a tenth longer in shards of 512 than in one shard.
     """
     each = params.max_tokens * params.n
     if device == "cpu":

@@ -90,6 +90,8 @@ class TextJob(ModelJob):
     """A job on records, of one file or of many. per_input: of an output that is a folder, one file per input file
     instead of one per shard. source: what `list_input` and `measure` have found."""
 
+    FOLDERS: ClassVar[bool] = False  # the output may be a folder of files
+
     per_input: bool = field(default=False, kw_only=True)
     source: Source | FileList | None = field(default=None, kw_only=True, repr=False, compare=False)
 
@@ -256,6 +258,9 @@ def check_records(job: TextJob) -> None:
 
 def _check_folder(job: TextJob) -> None:
     """Raises UsageError for what a folder of files cannot have."""
+    if not job.FOLDERS:
+        raise UsageError("the output of this verb is one file, and the name is that of a folder", path=job.output,
+                         remedy="give the name of a file")  # fmt: skip
     if job.kind == ".bin":
         raise UsageError("a binary input has one output, and the output is a folder", path=job.output,
                          remedy="name the output .bin")  # fmt: skip

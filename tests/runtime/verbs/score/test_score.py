@@ -55,7 +55,7 @@ def test_the_scores_are_those_of_the_model_and_bad_lines_have_their_errors(place
     errors = {line["id"]: (line["error"]["field"], line["error"]["message"]) for line in found if "error" in line}
     assert [line["id"] for line in found] == [line["id"] for line in given]
     assert (report.records, report.errors, len(errors)) == (len(given), 9, 9)
-    assert errors.pop("r3") == ("id", "'r3' was given before")
+    assert errors.pop("r3") == ("id", "'r3' is also the id of an earlier record")
     assert list(errors.values())[:7] == [
         ("text", "the text has no token; at least one is wanted"),
         ("continuation", "is missing; the record has id, context"),

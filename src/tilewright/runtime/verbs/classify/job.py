@@ -25,6 +25,7 @@ class ClassifyJob(RecordsJob):
     """
 
     ANSWER = ANSWER
+    FOLDERS = True
 
     input: str
     table_memory: int | None = None

@@ -61,9 +61,11 @@ class EmbedWorker:
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
                 found = self._embedded(batch)
             with trace.span(trace.WRITE), phase(self.report, "write"):
-                for one in found:
+                for i, one in enumerate(found):
                     if one.record.error:
-                        out.error(one.record.error)
+                        error = self.reader.located(one.record.error)
+                        out.error(error)
+                        found[i] = one._replace(record=replace(one.record, error=error))
                 writer.write(found)
             records, cut, share = records + len(batch), cut + batch.cut, shard.share(batch.end)
         out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)

@@ -27,6 +27,7 @@ class GenerateJob(RecordsJob):
     """
 
     ANSWER = ANSWER
+    FOLDERS = True
     FIELD_OPTION = "--prompt-field"
 
     input: str

@@ -170,7 +170,9 @@ class _Stream:
     def fail(self, record: Record) -> None:
         """A text with its error."""
         if record.error is not None:
-            self.out.error(record.error)
+            error = self.reader.located(record.error)
+            self.out.error(error)
+            record = replace(record, error=error)
         self.results.append((record, None))
 
     def write(self) -> None:

@@ -34,6 +34,7 @@ from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.draw import DrawJob, draw
 from tilewright.runtime.verbs.embed import EmbedJob, embed
 from tilewright.runtime.verbs.generate import GenerateJob, generate
+from tilewright.runtime.verbs.score import ScoreJob, score
 from tilewright.simd import cache
 from tilewright.simd.private_directory import PrivateDirectory
 
@@ -54,6 +55,10 @@ def _generate(output: str) -> None:
     generate(GenerateJob("gpt2", "prompts.jsonl", output, SamplingParams(temperature=1, max_tokens=3), settings=LINES))
 
 
+def _score(output: str) -> None:
+    score(ScoreJob("gpt2", "pairs.jsonl", output, settings=LINES))
+
+
 def _convolve(output: str) -> None:
     convolve(ConvolveJob("v.zarr" if output.endswith(".zarr") else "v.npy", "box:3", output, settings=ONE))
 
@@ -66,6 +71,7 @@ JOBS: dict[str, Callable[[str], None]] = {
     **{f"classify.{end}": _classify for end in ("jsonl", "parquet")},
     "embed.npy": _embed,
     **{f"generate.{end}": _generate for end in ("jsonl", "parquet")},
+    **{f"score.{end}": _score for end in ("jsonl", "parquet")},
     **{f"convolve.{end}": _convolve for end in ("npy", "nii.gz", "zarr", "txt")},
     **{f"draw.{end}": _draw for end in ("npy", "txt", "png", "bmp")},
     "draw": _draw,
@@ -91,6 +97,10 @@ def _inputs(output: str) -> None:
         save(Path("gpt2"))
         prompts = [{"id": f"p{i}", "prompt": f"the cat sat on {i}"} for i in range(9)]
         Path("prompts.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, prompts)) + b"\n")
+    elif output.startswith("score"):
+        save(Path("gpt2"))
+        pairs = [{"id": f"p{i}", "context": "the cat", "continuation": f" sat {i}"} for i in range(7)]
+        Path("pairs.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, pairs)) + b"\n")
     elif output.startswith("convolve"):
         values = rng.standard_normal((12, 9, 8)).astype(np.float32)
         np.save("v.npy", values)

@@ -30,7 +30,12 @@ from tilewright.simd import amx
 
 TILE_LANES = 16  # of every CPU that has AMX tiles
 TRIES = 4000  # problems drawn until a rung takes one
-EMULATED = ("gemm.cpu.amx.multiply", "matmul_argmax.cpu.fused.best", "conv_transpose2d.cpu.amx.convolve")
+EMULATED = (
+    "gemm.cpu.amx.multiply",
+    "matmul_argmax.cpu.fused.best",
+    "logprob.cpu.fused.run",
+    "conv_transpose2d.cpu.amx.convolve",
+)
 CHOSEN = "chosen"  # in place of a rung's name: the one that the ladder chooses
 
 

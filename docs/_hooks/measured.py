@@ -32,6 +32,7 @@ EXAMPLES = {  # words in the names of the sizes that a page explains; elsewhere 
     "conv3d": ("256x256x256-3x3x3-constant", "512x512x512-5x5x5-constant"),
     "conv_transpose2d": ("16x16x128-64",),
     "elementwise": ("gelu_tanh",),
+    "logprob": ("512x50257",),
     "matmul": ("1024x2304x768", "4096x4096x4096"),
     "matmul_argmax": ("512x50257", "6400x50257"),
     "sample": ("50257-spread3-p0.9",),

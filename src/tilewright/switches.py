@@ -36,7 +36,7 @@ OPTIMISATIONS: dict[Switch, Optimisation] = {
     "graphs": Optimisation(("generate", "classify", "draw"), ("cuda",)),
     "folding": Optimisation(("draw",), keeps_bits=False),
     "kv-cache": Optimisation(("generate",)),
-    "prefix-sharing": Optimisation(("generate",)),
+    "prefix-sharing": Optimisation(("generate", "score")),
     "token-table": Optimisation(("classify",), dtypes=("float32",), keeps_bits=False),
 }
 

@@ -73,7 +73,7 @@ def test_help_of_every_verb(run, verb):
         (["ladder", "matmul", "--threads", ""], "'' is no list of numbers"),
         (["ladder", "matmul", "--threads", "1,0"], "0 threads: this machine has"),
         (["ladder", "matmul", "--threads", "1000000"], "1,000,000 threads: this machine has"),
-        (["ladder", "matmull"], "no operation 'matmull'; the operations are"),
+        (["ladder", "matmull"], "no operation 'matmull' (did you mean matmul?); the operations are"),
         (["bench", "sentiment", "--threads", "1000000"], "1,000,000 threads"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--table-memory", "many"], "'many' is no size"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul"], "OP=RUNG"),
@@ -236,7 +236,7 @@ def test_rungs(run, small):
 
 BAD = {
     "no input": (["-i", "gone.bin"], 3, "no such input"),
-    "a directory as input": (["-i", "m"], 3, "is a directory"),
+    "a directory as input": (["-i", "m"], 2, "config.json: the name of the input ends with .json"),
     "an empty input": (["-i", "empty.bin"], 3, "is empty"),
     "a size of no sentences": (["-i", "odd.bin"], 3, "1 sentence of 24 bytes and 1 more"),
     "an id out of range": (["-i", "range.bin"], 3, "range.bin, sentence 2, position 4 (both from 0): token id 50 "),

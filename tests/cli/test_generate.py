@@ -146,7 +146,7 @@ LINES = {
     "two prompts": ({"prompt": "x", "input_ids": [1]}, "prompt", "one of them is wanted"),
     "a prompt of another type": ({"prompt": 7}, "prompt", "expected"),
     "a float as token id": ({"prompt_token_ids": [1.5]}, "prompt_token_ids[0]", "expected int"),
-    "an id given before": ({"id": "a", "prompt": "x"}, "id", "'a' was given before"),
+    "an id given before": ({"id": "a", "prompt": "x"}, "id", "'a' is also the id of an earlier record"),
     "a temperature out of range": ({"prompt": "x", "temperature": 9}, "temperature", "is 9"),
     "a top_p out of range": ({"prompt": "x", "top_p": 0}, "top_p", "is 0"),
     "a stop id out of range": (
@@ -284,7 +284,7 @@ def test_a_tokenizer_of_another_model(run):
 INPUTS = {
     "no input": (["-i", "gone.jsonl"], 3, "gone.jsonl: no such input"),
     "an empty input": (["-i", "empty.jsonl"], 3, "empty.jsonl: the input is empty"),
-    "a directory": (["-i", "m"], 3, "is a directory"),
+    "a directory": (["-i", "m"], 2, "config.json: the name of the input ends with .json"),
     "too few prompts": (["-n", "9"], 3, "holds 3 records; 9 were asked for"),
     "a binary file of no prompts": (["-i", "odd.bin"], 3, "1 prompt of 64 bytes and 1 more"),
     "an id out of range": (

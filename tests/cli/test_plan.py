@@ -15,12 +15,13 @@ from options import replaced
 from tilewright.bench.rates import WORKLOADS
 from tilewright.bench.results import PEER, Row, save
 from tilewright.cli._plan_time import trial_command
-from tilewright.cli.plan import JOBS, options_of
+from tilewright.cli.plan import options_of
 from tilewright.hardware import machine_name
 from tilewright.runtime.convert.models import init_dcgan, init_gpt2, init_textcnn
 from tilewright.runtime.jobs.directory import JobDirectory
 
-SMALL = {  # `embed` has a test of its own plan
+JOBS = ("generate", "classify", "draw", "convolve")  # score and embed have tests of their own plans
+SMALL = {
     "generate": ("--model", "gpt2", "-i", "in.bin", "-o", "out.bin", "--max-tokens", "2"),
     "classify": ("--model", "textcnn", "-i", "in.bin", "-o", "out.bin"),
     "draw": ("--model", "dcgan", "-n", "40", "--seed", "3", "-o", "out.npy"),

@@ -15,8 +15,10 @@ import tilewright.ops.elementwise as elementwise
 import tilewright.ops.embedding as embedding
 import tilewright.ops.embedding_conv1d as embedding_conv1d
 import tilewright.ops.layernorm as layernorm
+import tilewright.ops.logprob as logprob
 import tilewright.ops.matmul as matmul
 import tilewright.ops.matmul_argmax as matmul_argmax
+import tilewright.ops.rope as rope
 import tilewright.ops.sample as sample
 import tilewright.ops.softmax as softmax
 from tilewright.errors import UsageError
@@ -26,6 +28,8 @@ from tilewright.ops.core.ladder import operations
 torch = pytest.importorskip("torch")
 IDS = np.array([[0, 3, 1, 2], [2, 2, 0, 1]], np.int32)
 GIVEN = sample.rules(np.array([0.1, 0.7]))
+TURNS = rope.prepare(rope.inverse_frequencies(4, 100.0), length=9)
+TOP = np.array([2, 0, 6])  # targets of logprob
 
 
 def _tables(ids, table, weights, bias):
@@ -72,6 +76,9 @@ CALLS = {
         "embedding_conv1d": ([(4, 5), (6, 5, 3), (6,)], lambda t, w, b: _tables(ids_like(t), t, w, b)),
     },
     "layernorm": {"layernorm": ([(3, 8), (8,), (8,)], layernorm.layernorm)},
+    "logprob": {
+        "logprob": ([(3, 5), (5, 7), (7,)], lambda a, b, bias: logprob.logprob(a, logprob.prepare(b, bias=bias), TOP)),
+    },
     "matmul": {
         "matmul": (
             [(3, 5), (5, 7), (7,), (3, 7)],
@@ -83,13 +90,14 @@ CALLS = {
     "matmul_argmax": {
         "matmul_argmax": ([(3, 5), (5, 7)], lambda a, b: matmul_argmax.matmul_argmax(a, matmul_argmax.prepare(b))),
     },
+    "rope": {"rope": ([(3, 12)], lambda x: rope.rope(x, np.array([0, 8, 3]), TURNS, heads=2))},
     "sample": {"sample": ([(2, 9)], lambda logits: sample.sample(logits, GIVEN))},
     "softmax": {"softmax": ([(3, 9)], softmax.softmax)},
 }
 KINDS = {  # operation that takes other dtypes: the dtypes
     "correlate": ("bool", "int8", "uint8", "int16", "int32", "int64", "float32", "float64"),
 }
-NUMPYS = ("fold", "matmul_argmax", "sample")  # their documented results are NumPy arrays
+NUMPYS = ("fold", "logprob", "matmul_argmax", "sample")  # their documented results are NumPy arrays
 EVERY = [(op, name) for op in CALLS for name in CALLS[op]]
 
 

@@ -68,6 +68,8 @@ def prepare(op: str, case, send=on_host):
         if isinstance(state, list):
             return [one for one in state if not any(one.data is own for own in arrays[1])], None
         return (state.packed, state.slices) if send is on_host else (state.weights, state.cache)
+    if op == "logprob":
+        return module.prepare(send(inputs["b"]), dtype=case.dtype).b, None
     if op == "matmul_argmax":
         b = send(inputs["b"].T).T
         screen = module.prepare(b, dtype=case.dtype).screen

@@ -16,9 +16,13 @@ from tilewright.models.dcgan import DCGANConfig
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.textcnn import TextCNNConfig
 
-WORKLOADS = {"generate": "gpt2", "classify": "sentiment", "embed": "embed", "draw": "dcgan", "convolve": "volumes"}
+WORKLOADS = {
+    "generate": "gpt2", "score": "score", "classify": "sentiment", "embed": "embed", "draw": "dcgan",
+    "convolve": "volumes",
+}  # fmt: skip
 SCALED = {
     "generate": ("gpt2",),
+    "score": (),
     "classify": ("sentiment",),
     "embed": (),
     "draw": ("dcgan", "dcgan-pixels"),
@@ -127,7 +131,8 @@ def _convolve(job: Job, rows: list[Row]) -> Rate | None:
 
 
 _RATES: dict[str, Callable[[Job, list[Row]], Rate | None]] = {
-    "generate": _generate, "classify": _classify, "embed": _embed, "draw": _draw, "convolve": _convolve,
+    "generate": _generate, "score": lambda job, rows: None, "classify": _classify, "embed": _embed, "draw": _draw,
+    "convolve": _convolve,
 }  # fmt: skip
 
 

@@ -19,8 +19,10 @@ SHORT = {  # operation -> the names of its short form, in groups: "DxHxW-KDxKHxK
     "embedding": (("shape",), ("V", "C")),
     "embedding_conv1d": (("B", "L"), ("V", "C"), ("O",)),
     "layernorm": (("shape",),),
+    "logprob": (("M", "N", "K"),),
     "matmul": (("M", "N", "K"),),
     "matmul_argmax": (("M", "N", "K"),),
+    "rope": (("rows", "heads", "pairs"), ("rest",)),
     "sample": (("M", "V"),),
     "softmax": (("shape",),),
 }

@@ -17,11 +17,15 @@ from tilewright.cli._options import (
     Device,
     Dtype,
     Json,
+    Keep,
+    PerInput,
     Rungs,
+    TextField,
     Threads,
     Tolerance,
     Validate,
     parse_bytes,
+    parse_keep,
     verb,
 )  # fmt: skip
 from tilewright.cli._output import banner, show_part, show_report, summary
@@ -50,7 +54,8 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Sentences: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][length].",
+            help="Sentences: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
+            "token ids as int32 [n][length]. A directory, a pattern or @LIST means many files.",
             rich_help_panel=FILES,
         ),
     ]
@@ -60,7 +65,8 @@ class Options(JobOptions):
             "--output",
             "-o",
             metavar="FILE",
-            help="Labels: .jsonl or .parquet. For a .bin input: logits as float32 [n][labels].",
+            help="Labels: .jsonl or .parquet, or DIR/ for a folder of such files. For a .bin input: logits as "
+            "float32 [n][labels].",
             rich_help_panel=FILES,
         ),
     ]
@@ -76,6 +82,9 @@ class Options(JobOptions):
             rich_help_panel=FILES,
         ),
     ] = None
+    text_field: TextField = None
+    keep: Keep = None
+    per_input: PerInput = False
     device: Device = "auto"
     dtype: Dtype = "float32"
     threads: Threads = None
@@ -126,6 +135,9 @@ def job_of(options: Options) -> ClassifyJob:
         table_path=table_path(options.model) if options.keep_table else None,
         answers=options.validate or (options.answers if options.check else None),
         tolerance=options.tolerance,
+        content_field=options.text_field,
+        keep=parse_keep(options.keep),
+        per_input=options.per_input,
         settings=settings_of(options, "classify"),
     )
 

@@ -78,6 +78,10 @@ class TokenFile:
                 pass
             failing.pop_all()
 
+    def located(self, error: RecordError) -> RecordError:
+        """The error; there is one file."""
+        return error
+
     def close(self) -> None:
         self.file.close()
 

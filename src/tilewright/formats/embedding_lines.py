@@ -33,11 +33,11 @@ from tilewright.formats.lines import (
     missing,
     recovered,
 )
-from tilewright.formats.names import check_records_name
+from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.records import Id, Record, RecordError
 from tilewright.formats.sentence_encoder import RaggedEncoder, Text
 
-INPUTS, OUTPUTS = (".jsonl", ".txt", ".parquet"), (".npy", ".jsonl", ".parquet")
+OUTPUTS = (".npy", ".jsonl", ".parquet")
 EMBEDDINGS = "/v1/embeddings"
 BODY = ("input", "dimensions", "encoding_format", "model", "user")
 NAMES = ("text", "tokens", "input_ids")
@@ -226,15 +226,20 @@ class EmbeddingText(EmbeddingLines):
 
 
 def open_texts(path: str | os.PathLike[str], **options: Any) -> EmbeddingLines:
-    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a text per line. options: as for
-    EmbeddingLines. Raises UsageError for another name, and InputError."""
+    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a text per line.
+    options: as for EmbeddingLines. Raises UsageError for another name, and InputError."""
     name = os.fspath(path)
-    check_records_name(name, "input", INPUTS)
-    reader = (EmbeddingText if name.endswith(".txt") else EmbeddingLines)(path, **options)
-    if name.endswith(".parquet"):
+    check_records_name(name, "input")
+    form = kind_of_records(name)
+    reader = (EmbeddingText if form == ".txt" else EmbeddingLines)(path, **options)
+    if form == ".parquet":
         from tilewright.formats.parquet import as_rows
 
         return as_rows(reader, options.get("count"))
+    if form in (".csv", ".tsv"):
+        from tilewright.formats.csv_rows import as_table
+
+        as_table(reader, form)
     return reader
 
 

@@ -2,7 +2,7 @@
 
 A row means what a JSON line with the same fields means. A null is a field that is not given, and so is NaN, which
 pandas writes for null. An input has a column of texts or of lists of token ids, and may have other COLUMNS and
-sampling fields. No other column is read.
+sampling fields. Other columns are read if the user names them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tilewright.errors import InputError, ResourceError, TilewrightError, brief
-from tilewright.formats.files import InputFile, Writable
+from tilewright.errors import InputError, ResourceError, TilewrightError, UsageError, brief
+from tilewright.formats.completions import ANSWER
+from tilewright.formats.files import InputFile, Part, Writable
+from tilewright.formats.kept_types import JSON, arrow_type, column, table_type
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
+from tilewright.formats.packages import install_command
+from tilewright.formats.record_fields import PLAIN, RecordFields, check_columns, kept_in
+from tilewright.formats.records import RecordError
 from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
-COLUMNS = ("id", "text", "text_pair", "tokens", *PROMPT_FIELDS)  # and sampling fields
+SCORED = ("context", "continuation", "continuation_token_ids")
+COLUMNS = frozenset({"id", "text", "text_pair", "tokens", *PROMPT_FIELDS, *SCORED})  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
 READ = 1024  # rows that are Python objects at a time: they take ten times the memory of Arrow's columns
@@ -67,7 +73,7 @@ def _pyarrow(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        remedy = "install it: pip install 'tilewright[parquet]'"
+        remedy = f"install it: {install_command('parquet')}"
         raise ResourceError(f"Parquet needs pyarrow: {error}", path=path, remedy=remedy) from error
     return pyarrow
 
@@ -87,22 +93,18 @@ def _opened(file: InputFile) -> Iterator[Any]:
 
 
 def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
-    """Rows of each row group, of the first `count` rows (None: all). Raises InputError, also for fewer rows."""
-    with _opened(file) as opened:
-        about = opened.metadata
-        if about.num_row_groups > MOST_GROUPS:
-            what = f"it has {about.num_row_groups:,} row groups; {MOST_GROUPS:,} are allowed"
-            raise InputError(what, path=file.path, remedy="write it again with more rows per row group")
-        groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        for number, group in enumerate(groups):
-            if group.total_byte_size > MOST_BYTES:
-                what = f"it has {group.total_byte_size:,} bytes; at most {MOST_BYTES:,} are allowed"
-                raise InputError(what, path=file.path, where=f"row group {number}", remedy="write smaller row groups")
+    """Rows of each row group of all files, of the first `count` rows (None: all). Raises InputError, also for fewer
+    rows."""
+    file.groups = [_groups_of(part) for part in file.members()]
+    found = [rows for groups in file.groups for rows in groups]
+    if len(found) > MOST_GROUPS:
+        what = f"it has {len(found):,} row groups; {MOST_GROUPS:,} are allowed"
+        raise InputError(what, path=file.path, remedy="write it again with more rows per row group")
     rows: list[int] = []
-    left = sum(group.num_rows for group in groups) if count is None else count
-    for group in groups:
-        if left > 0 and group.num_rows > 0:
-            rows.append(min(group.num_rows, left))
+    left = sum(found) if count is None else count
+    for group in found:
+        if left > 0 and group > 0:
+            rows.append(min(group, left))
             left -= rows[-1]
         elif left > 0:
             rows.append(0)
@@ -113,19 +115,77 @@ def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
     return tuple(rows)
 
 
-def has_ids(file: InputFile) -> bool:
-    """Whether its rows have ids: then all must. Raises InputError."""
+def _groups_of(file: InputFile) -> list[int]:
+    """Rows of each row group of one file. Raises InputError for a group that is too large."""
     with _opened(file) as opened:
-        return "id" in opened.schema_arrow.names
+        about = opened.metadata
+        if about.num_row_groups > MOST_GROUPS:
+            what = f"it has {about.num_row_groups:,} row groups; {MOST_GROUPS:,} are allowed"
+            raise InputError(what, path=file.path, remedy="write it again with more rows per row group")
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        for number, group in enumerate(groups):
+            if group.total_byte_size > MOST_BYTES:
+                what = f"it has {group.total_byte_size:,} bytes; at most {MOST_BYTES:,} are allowed"
+                raise InputError(what, path=file.path, where=f"row group {number}", remedy="write smaller row groups")
+        return [group.num_rows for group in groups]
+
+
+def has_ids(file: InputFile, fields: RecordFields = PLAIN) -> bool:
+    """Whether its rows have ids: then all must. fields: as the user names them.
+
+    Raises InputError; UsageError for a named field that is no column, or cannot be kept.
+    """
+    found: dict[bool, str] = {}
+    for part in file.members():
+        with _opened(part) as opened:
+            names = opened.schema_arrow.names
+        check_columns(names, fields, part.path)
+        found.setdefault("id" in names, part.path)
+    if len(found) > 1:
+        raise InputError(f"has no column id, and {found[True]} has one", path=found[False],
+                         remedy="give the files to jobs of their own, or add the column")  # fmt: skip
+    kept_columns(file, fields)
+    return next(iter(found))
+
+
+def kept_columns(file: InputFile, fields: RecordFields) -> dict[str, Any]:
+    """Arrow's types of the columns that pass through, by their names in the output. Raises InputError, UsageError."""
+    columns: dict[str, Any] = {}
+    first = ""
+    for part in file.members() if fields.keep else ():
+        with _opened(part) as opened:
+            schema = opened.schema_arrow
+        for name, shown in fields.keep:
+            kind = table_type(_pyarrow(part.path), name, schema.field(name).type, part.path)
+            if columns.setdefault(shown, kind) != kind:
+                raise UsageError(f"--keep names {name}, which is {kind} here and {columns[shown]} in {first}",
+                                 path=part.path, remedy="write one type in all files, or do not keep it")  # fmt: skip
+        first = first or part.path
+    return columns
 
 
 def group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator[Line]:
-    """(number from 1, row or None if it is too long, 0) of the first `count` rows of a row group.
+    """(number from 1, row or None if it is too long, 0) of the first `count` rows of a row group, of all files.
 
-    first: the number, from 0, of the group's first row in the file. Raises InputError.
+    first: the number, from 0, of the group's first row in the input. Raises InputError.
     """
+    file.groups = file.groups or [_groups_of(part) for part in file.members()]
+    number = 0
+    while number < len(file.groups) - 1 and group >= len(file.groups[number]):
+        group, number = group - len(file.groups[number]), number + 1
+    part, rows = file.member(number), sum(file.groups[number][:group])
+    file.forget_parts()
+    file.begin_part(Part(part, 0, 0, 0, number), first + 1, lambda: rows)
+    part.columns = file.columns
+    yield from _group_rows(part, group, first, count)
+    file.check_read()
+
+
+def _group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator[Line]:
+    """`group_rows` of one file."""
     with _opened(file) as opened:
-        names = [name for name in opened.schema_arrow.names if name in COLUMNS or names_sampling(name)]
+        wanted = COLUMNS if file.columns is None else file.columns
+        names = [name for name in opened.schema_arrow.names if name in wanted or names_sampling(name)]
         number = first
         for batch in opened.iter_batches(READ, [group], columns=names, use_threads=False):
             batch = batch.slice(0, first + count - number)
@@ -152,7 +212,8 @@ def all_rows(file: InputFile, count: int | None) -> Iterator[Line]:
 def as_rows(reader: R, count: int | None) -> R:
     """Makes a reader of JSON lines read the rows of its file, a Parquet file."""
     try:
-        reader.IDS = has_ids(reader.file)
+        reader.IDS = has_ids(reader.file, reader.fields)
+        reader.file.columns = reader.fields.columns(COLUMNS)
         reader.total = sum(row_groups(reader.file, count))
     except BaseException:
         reader.close()
@@ -182,15 +243,17 @@ class TextIds(Exception):
 class ParquetEncoder:
     """Makes a Parquet file of JSON lines, given in blocks; what is not given becomes null.
 
-    columns: name -> a type by pyarrow's names, as in "string" or "list<int32>". ids: the type of the column "id", which
-    comes first: "int64", or "string", where integers are written out, too. Row groups do not depend on blocks. `write`
-    and `finish` raise TextIds for a string where ids are integers, InputError for lines that are no records.
+    columns: name -> a type by pyarrow's names, as in "string" or "list<int32>", or one of `kept_types`. ids: the type
+    of the column "id", which comes first: "int64", or "string", where integers are written out, too. Row groups do not
+    depend on blocks. `write` and `finish` raise TextIds for a string where ids are integers, InputError for lines that
+    are no records.
     """
 
-    def __init__(self, file: Writable, columns: dict[str, str], ids: str = "string") -> None:
+    def __init__(self, file: Writable, columns: dict[str, Any], ids: str = "string") -> None:
         arrow = _pyarrow(file.path)
-        kinds = {"id": ids} | columns
-        self._arrow, self._schema = arrow, arrow.schema([(name, _type(arrow, kind)) for name, kind in kinds.items()])
+        self._kinds = {"id": ids} | columns
+        fields = [(name, _type(arrow, kind)) for name, kind in self._kinds.items()]
+        self._arrow, self._schema = arrow, arrow.schema(fields)
         self._id: type = str if ids == "string" else int
         self._target = _Target(file)
         self._writer = arrow.parquet.ParquetWriter(self._target, self._schema, compression="snappy")
@@ -245,7 +308,8 @@ class ParquetEncoder:
             row["id"] = None if row["id"] is None else self._id(row["id"])
         if not rows:
             return None
-        columns = [self._arrow.array([row.get(f.name) for row in rows], f.type) for f in self._schema]
+        columns = [column(self._arrow, [row.get(f.name) for row in rows], self._kinds[f.name], f.type)
+                   for f in self._schema]  # fmt: skip
         return self._arrow.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _flush(self) -> None:
@@ -287,11 +351,11 @@ def _rows(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _line_of(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer to an OpenAI batch line as `completions` answers any other."""
-    line: dict[str, Any] = {"id": answer["custom_id"]}
+    line: dict[str, Any] = {"id": answer["custom_id"]} | kept_in(answer, ANSWER)
     if error := answer["error"]:
-        field = error["param"] or ""
-        rule = error["message"].removeprefix(f"line {error['line']}{', ' if field else ''}{field}: ")
-        return line | {"error": {"line": error["line"], "field": field, "message": rule}}
+        said = RecordError(error["line"], error["param"] or "", "", error.get("file", ""))
+        rule = error["message"].removeprefix(said.where)
+        return line | {"error": msgspec.structs.asdict(msgspec.structs.replace(said, message=rule))}
     choices = answer["response"]["body"]["choices"]
     for choice in choices:
         if found := choice["logprobs"]:
@@ -300,11 +364,14 @@ def _line_of(answer: dict[str, Any]) -> dict[str, Any]:
     return line | {"choices": choices}
 
 
-def _type(arrow: Any, kind: str) -> Any:
-    if kind == "error":
-        return arrow.struct([("line", arrow.int64()), ("field", arrow.string()), ("message", arrow.string())])
+def _type(arrow: Any, kind: Any) -> Any:
+    if kind in ("error", "error in a file"):
+        fields = [("line", arrow.int64()), ("field", arrow.string()), ("message", arrow.string())]
+        return arrow.struct(fields + [("file", arrow.string())] * (kind != "error"))
     if kind == "logprobs":
         return arrow.list_(arrow.map_(arrow.int32(), arrow.float32()))
+    if not isinstance(kind, str) or kind == JSON:
+        return arrow_type(arrow, kind)
     inner = kind.removeprefix("list<").removesuffix(">")
     plain = getattr(arrow, inner)()
     return plain if inner == kind else arrow.list_(plain)

@@ -5,30 +5,57 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 Id = str | int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordError:
-    """Why a record has no answer: its line from 1, the field ("tokens[3]"; "": the whole line), the rule it breaks."""
+class BadLine(Exception):
+    """A rule that a line breaks, and the field."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class RecordError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a record has no answer: its line from 1, the field ("tokens[3]"; "": the whole line), the rule it breaks.
+
+    file: of an input of many files, the one with the line.
+    """
 
     line: int
     field: str
     message: str
+    file: str = ""
 
     def __str__(self) -> str:
-        return f"line {self.line}{', ' if self.field else ''}{self.field}: {self.message}"
+        return f"{self.where}{self.message}"
+
+    @property
+    def where(self) -> str:
+        """The begin of its text: "a.jsonl, line 4, tokens[3]: "."""
+        file = f"{self.file}, " if self.file else ""
+        return f"{file}line {self.line}{', ' if self.field else ''}{self.field}: "
+
+
+def repeated_id(line: int, id: Id | None) -> RecordError:
+    """The error of a record whose id an earlier record has."""
+    return RecordError(line, "id", f"{id!r} is also the id of an earlier record")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a JSONL input: its line from 1, its id (None: could not be read), its error (None: it is good)."""
+    """One record of a JSONL input: its line from 1, its id (None: could not be read), its error (None: it is good).
+
+    kept: the fields that pass through to the output, by their names there; of a JSON line as its text, msgspec.Raw.
+    """
 
     line: int
     id: Id | None
     error: RecordError | None = None
+    kept: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,13 +49,21 @@ class CpuAttention:
 
 
 class CpuBatch:
-    """See `decoder.Batch`. Prompts and single new positions may be mixed."""
+    """See `decoder.Batch`. Prompts and single new positions may be mixed. kept: int64 (n,), how many rows at the end of
+    each sequence the last layer returns; None: one."""
 
-    def __init__(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> None:
+    def __init__(
+        self,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        caches: Sequence[Cache],
+        spans: np.ndarray,
+        kept: np.ndarray | None = None,
+    ) -> None:
         self.ids, self.positions, self.caches = ids, positions, caches
-        (cache, *_), (self.last, alone) = caches, last_rows(spans)  # all layers have one shape
+        (cache, *_), (self.last, ends) = caches, last_rows(spans, kept)  # all layers have one shape
         self.spans = checked_spans(spans, cache, len(ids))
-        self.last_spans = checked_spans(alone, cache, len(spans))
+        self.last_spans = checked_spans(ends, cache, len(self.last))
 
     def attend(
         self, layer: int, x: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, work: Workspace
@@ -72,10 +80,10 @@ class CpuBatch:
         """A new array."""
 
 
-def last_rows(spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the last row of each span, spans of those rows alone): int64 (n,), (n, 5)."""
+def last_rows(spans: np.ndarray, kept: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(the last rows of each span, spans of those rows alone): int64 (rows,), (n, 5). kept: see `CpuBatch`."""
     slot, first, count, row, _ = spans.T
-    ends = np.stack(
-        [slot, first + count - 1, np.ones_like(slot), np.arange(len(spans)), np.full_like(slot, -1)], axis=1
-    )
-    return row + count - 1, ends
+    kept = np.ones_like(slot) if kept is None else kept
+    to = np.cumsum(kept) - kept
+    ends = np.stack([slot, first + count - kept, kept, to, np.full_like(slot, -1)], axis=1)
+    return np.repeat(row + count - kept - to, kept) + np.arange(kept.sum()), ends

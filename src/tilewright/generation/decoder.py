@@ -67,6 +67,23 @@ class Attention(Protocol):
         """ids, positions: int64 (rows,). spans: int64 (n, 5), the rows of each sequence, see `ops.attention.span`."""
 
 
+class ScoringDecoder(Protocol):
+    """A model that scores given tokens on the CPU."""
+
+    @property
+    def sizes(self) -> Sizes: ...
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def attention(self) -> Attention: ...
+
+    def forward(self, batch: Batch, work: Workspace) -> Array:
+        """See `Decoder`."""
+
+    def logprobs(self, hidden: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(log-probability float32 (n,) of each row's target, bool (n,): whether it is the likeliest token)."""
+
+
 class Decoder(Protocol):
     """A model that generates: hidden states from a batch, logits and the best token from hidden states."""
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,10 @@ from tilewright.generation.engine import Engine
 from tilewright.generation.prompts import Prompt, checked_prompts
 from tilewright.generation.rules import failed
 from tilewright.generation.sampling import SamplingParams
+from tilewright.generation.scored_texts import NOT_FINITE, Pieces, Scorable, Score, ScoringLimits, pieces_of
+from tilewright.generation.scoring import Scorer, Wanted
 from tilewright.generation.sequences import Block, Generated, Request
+from tilewright.ops import logprob
 from tilewright.switches import Without, check_switches
 
 BLOCK = 256  # prompts checked at a time
@@ -51,6 +55,10 @@ class LanguageModel(ABC):
         check_switches("generate", self.backend.without, self.backend.name, dtype, parameter="without")
         self.attention = attention_on(self.backend, sizes, dtype)
         self.tokenizer: Tokenizer | None = None
+        self._scoring_head: logprob.Prepared | None = None
+
+    config: Any  # of the network; its `head` is a context, in which the output matrix is a numbered layer
+    head: Any  # the output matrix, prepared for matmul
 
     @abstractmethod
     def forward(self, batch: Batch, work: Workspace) -> Array:
@@ -117,6 +125,71 @@ class LanguageModel(ABC):
             if any(one.failed for one in found):
                 raise UsageError(f"prompt {i} (counted from 0): {failed(params)}")
             yield Output(unanswered.popleft().tolist(), [self.completion(one) for one in found])
+
+    def score(
+        self,
+        texts: Iterable[Scorable],
+        *,
+        truncate: bool = False,
+        prefix_token: int | None = None,
+        max_batch_memory: int | None = None,
+    ) -> Iterator[Score]:
+        """The log-probabilities of each text's tokens, in their order; texts are read as they are needed. On the CPU.
+
+        texts: pairs (context, continuation), as tuples, whose continuation is scored; or texts alone, whose tokens are
+        all scored. Each part is a text, if the model has a tokenizer, or a list of token ids. prefix_token:
+        comes before a text alone and replaces an empty context; None: the model's first end-of-text token. truncate:
+        allow more tokens than the model's context: the oldest ones of a context are not read, and a text alone is
+        scored in windows. max_batch_memory: bytes for keys and values; None: 1 GiB. Contexts that several texts share
+        are computed once. Raises UsageError with the number, from 0, of a text that cannot be scored, or whose
+        log-probabilities are not finite.
+        """
+        if isinstance(texts, str) or not np.iterable(texts):
+            raise WrongType(f"texts is a {type(texts).__name__}; a list of texts or of pairs is wanted")
+        limits = self.scoring_limits(truncate=truncate, prefix_token=prefix_token)
+        return self._scores(texts, limits, self.scorer(max_batch_memory))
+
+    def scoring_limits(self, *, truncate: bool, prefix_token: int | None) -> ScoringLimits:
+        """What `score` takes. Raises UsageError for a prefix token beyond the vocabulary."""
+        start = self.stop_ids[0] if prefix_token is None and self.stop_ids else prefix_token
+        if start is not None and not 0 <= start < self.sizes.vocabulary:
+            rule = f"the model's tokens are 0 to {self.sizes.vocabulary - 1}"
+            raise UsageError(parameter="prefix_token", value=str(start), rule=rule)
+        return ScoringLimits(self.sizes.context, start, truncate)
+
+    def scorer(self, memory: int | None = None) -> Scorer:
+        """A scorer with keys, values and a workspace of its own. Raises UsageError on a GPU."""
+        if self.backend.name != "cpu":
+            rule = "texts are scored on the CPU only"
+            raise UsageError(parameter="device", value=repr(self.device), rule=rule, remedy='give device="cpu"')
+        return Scorer(self, memory)
+
+    def _scores(self, texts: Iterable[Scorable], limits: ScoringLimits, scorer: Scorer) -> Iterator[Score]:
+        encode, unanswered = self.tokenizer.encode if self.tokenizer else None, deque[Pieces]()
+
+        def wanted() -> Iterator[Wanted]:
+            for i, text in enumerate(texts):
+                pieces = pieces_of(text, f"text {i} (counted from 0)", limits, encode, self.sizes.vocabulary)
+                unanswered.append(pieces)
+                yield from pieces.wanted
+
+        number, done = 0, 0  # windows of the oldest unanswered text that are computed
+        for _ in scorer.run(wanted()):
+            done += 1
+            if done < len(unanswered[0].wanted):
+                continue
+            pieces, done = unanswered.popleft(), 0
+            if pieces.failed:
+                raise UsageError(f"text {number} (counted from 0): {NOT_FINITE}")
+            yield pieces.score()
+            number += 1
+
+    def logprobs(self, hidden: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `decoder.ScoringDecoder`."""
+        with self.config.head:
+            if self._scoring_head is None:
+                self._scoring_head = logprob.prepared(self.head)
+            return logprob.logprob(hidden, self._scoring_head, targets)
 
     def engine(self, *, seed: int = 0, memory: int | None = None) -> Engine:
         """An engine with keys, values and a workspace of its own. memory: bytes for keys and values; None: as

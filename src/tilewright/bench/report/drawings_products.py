@@ -1,10 +1,11 @@
-"""Drawings of matmul, matmul_argmax and attention."""
+"""Drawings of matmul, matmul_argmax, logprob and attention."""
 
 from tilewright.bench.report.drawing import BLUE, GREEN, ORANGE, PURPLE, Drawing
 from tilewright.ops.attention.cpu.blocks import ROWS as QUERIES
 from tilewright.ops.attention.operands import PANEL_VECTORS
 from tilewright.ops.gemm.cpu.loops import KC, MC, PANELS
 from tilewright.ops.gemm.cpu.tiling import TILINGS
+from tilewright.ops.logprob.cpu.fused import WIDTH
 from tilewright.ops.matmul_argmax.cpu.screened import LEVELS
 
 WIDE = TILINGS[16]  # the register block of AVX-512
@@ -152,6 +153,29 @@ def best_of_a_tile() -> Drawing:
     drawing.text(420, 275, "orange: computed again in float32", colour=ORANGE)
     drawing.text(706, 284 - largest_lower, "largest", size=12)
     drawing.text(706, 306 - largest_lower, "lower bound", size=12)
+    return drawing
+
+
+def sums_of_a_tile() -> Drawing:
+    """What a tile of logits leaves, and how the sum is scaled."""
+    drawing = Drawing(800, 300, "logprob: a tile of logits leaves four numbers per row")
+    drawing.text(20, 24, "One task: some rows, one group of columns", size=15, weight="bold")
+    drawing.text(20, 42, f"A group is {WIDTH:,} columns, for any number of rows.")
+    for tile in range(4):
+        drawing.box(20 + tile * 80, 60, 76, 100, "logits", fill=BLUE)
+    drawing.arrow(20, 176, 336, 176)
+    for y, name in ((190, "largest, column"), (220, "sum of exps"), (250, "target's logit")):
+        drawing.box(20, y, 150, 26, name, fill=GREEN)
+    drawing.text(185, 208, "The tiles of a group meet")
+    drawing.text(185, 226, "these numbers one after")
+    drawing.text(185, 244, "the other. No logit is stored.")
+    drawing.text(420, 24, "A tile has a larger logit M", size=15, weight="bold")
+    drawing.text(420, 50, "so far: largest m, sum S")
+    drawing.box(420, 62, 330, 34, "S = S * exp(m - M)", fill=ORANGE)
+    drawing.box(420, 102, 330, 34, "S = S + sum of exp(x - M)", fill=BLUE)
+    drawing.text(420, 176, "At the end", size=15, weight="bold")
+    drawing.text(420, 200, "All groups are scaled to one maximum and added.")
+    drawing.box(420, 214, 330, 34, "logprob = x[target] - M - log(S)", fill=GREEN)
     return drawing
 
 

@@ -1,9 +1,9 @@
 """Finds ids that occur twice in different shards, and makes errors of them. It runs after all shards, in bounded
 memory.
 
-A shard's notes are one 64-bit hash per record, in order: of its id, or 0 where it has none. Two different ids of a
-million meet by chance once in 40 million files. A later record with an id that occurred before gets the same error as
-in a run without shards.
+A shard's notes are one 64-bit hash per record, in order: of its id, or 0 where it has none. In a file of a million ids,
+two different ids have the same hash with a probability of one in 40 million. If an id occurs again, the later record
+gets the same error as in a job of one shard.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from tilewright.formats.files import InputFile
-from tilewright.formats.lines import Row
-from tilewright.formats.records import Id, RecordError
+from tilewright.formats.lines import Row, Table
+from tilewright.formats.records import Id, RecordError, repeated_id
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.stop import Stop
@@ -36,21 +36,30 @@ def lines_of(shard: bytes) -> list[bytes]:
     return shard.splitlines(keepends=True)
 
 
+class Input(Protocol):
+    """The input as the job's readers read it."""
+
+    file: InputFile
+    table: Table | None
+
+    def located(self, error: RecordError) -> RecordError: ...
+
+
 def settle_ids(
     directory: JobDirectory,
-    input: InputFile,
+    input: Input,
     fields: Fields,
     error_line: ErrorLine,
     stop: Stop,
     parts: Parts = lines_of,
 ) -> None:
-    """Commit again the shards in which a record has an id of an earlier shard, with an error for the record. Takes 8
-    bytes of memory per repeated id. parts: where records are no lines. Raises DamagedShards, Interrupted.
+    """If a record has an id that occurred in an earlier shard, commit its shard again with an error for this record.
+    Takes 8 bytes of memory per repeated id. parts: where records are no lines. Raises DamagedShards, Interrupted.
     """
     for number, places in given_before(directory, stop):
         stop.check()
         try:
-            _mark(directory, number, set(places.tolist()), Inputs(input, fields), error_line, parts)
+            _mark(directory, number, set(places.tolist()), input, fields, error_line, parts)
         except Damaged as error:
             raise DamagedShards([number]) from error
 
@@ -120,18 +129,17 @@ def _hashes(directory: JobDirectory, number: int) -> np.ndarray:
         raise DamagedShards([number]) from error
 
 
-class Inputs(NamedTuple):
-    """The input, and the fields of a line that may have its id."""
-
-    file: InputFile
-    fields: Fields
-
-
 def _mark(
-    directory: JobDirectory, number: int, places: set[int], input: Inputs, error_line: ErrorLine, parts: Parts
+    directory: JobDirectory,
+    number: int,
+    places: set[int],
+    input: Input,
+    fields: Fields,
+    error_line: ErrorLine,
+    parts: Parts,
 ) -> None:
     """Commit a shard with errors for the records at these indices, unless they have errors already."""
-    errors = {error.line: error for error in _errors(directory, number)}
+    errors = {(error.file, error.line): error for error in _errors(directory, number)}
     failed = len(errors)
     with directory.attempt(number) as out:
         found = parts(b"".join(directory.blocks(number)))
@@ -140,13 +148,14 @@ def _mark(
             if read is None or said is None:
                 raise Damaged("its lines are more or fewer than those of the input")
             line, given, _ = read
-            if place in places and line not in errors:
-                errors[line] = RecordError(line, "id", f"{_id(given, input.fields)!r} was given before")
-                said = error_line(said, errors[line])
+            if place in places and (where := input.file.located(line)) not in errors:
+                row = input.table.row(given) if input.table and isinstance(given, bytes) else given
+                errors[where] = input.located(repeated_id(line, _id(row, fields)))
+                said = error_line(said, errors[where])
             out.write(said)
         if len(errors) > failed:
-            for line in sorted(errors):
-                out.error(errors[line])
+            for where in sorted(errors):
+                out.error(errors[where])
             _commit(directory, out, number)
 
 

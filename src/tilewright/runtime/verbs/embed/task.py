@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,6 @@ from typing import ClassVar
 from tilewright.errors import InputError, UsageError, counted
 from tilewright.formats.embedding_lines import EmbeddingLines, error_line, error_row, open_texts
 from tilewright.formats.embedding_modules import EmbeddingModules, embedding_modules
-from tilewright.formats.files import InputFile
 from tilewright.formats.images import array_header
 from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.models.bert_config import BertConfig
@@ -24,7 +22,7 @@ from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place, Totals
-from tilewright.runtime.load import TOKENIZER, config_of, encoder_tokenizer
+from tilewright.runtime.load import config_of, encoder_tokenizer, has_tokenizer
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.verbs.embed.job import BATCH, EmbedJob, check_paths
 from tilewright.runtime.verbs.embed.worker import EmbedWorker
@@ -46,11 +44,12 @@ def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
     if job.device != "cpu":
         raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")
     check_rungs("embed", job.settings.rungs, job.device, None, config.calls)
-    if not os.path.isfile(os.path.join(job.model, TOKENIZER)):  # vocab.json lacks the special tokens
+    if not has_tokenizer(job.model):
         remedy = "get it from where the model came: AutoTokenizer's save_pretrained writes it"
         raise InputError("the model has no tokenizer.json", path=job.model, remedy=remedy)
     modules = embedding_modules(job.model, config.hidden_size)
     size = checked_size(job.dimensions, modules.size(config.hidden_size), "--dimensions")
+    job.measure()
     kind = RowsTask if job.output.endswith(".parquet") else ArrayTask if job.is_array else EmbedTask
     task = kind(job, config, modules, size, modules.prompt_of(job.prompt_name, job.prompt), say, workers)
     with closing(task.reader()) as reader:
@@ -81,7 +80,7 @@ class EmbedTask(RecordsTask):
         return found
 
     def reader(self, encoder: RaggedEncoder | None = None) -> EmbeddingLines:
-        return open_texts(self.job.input, encoder=encoder or self.encoder(), vocabulary=self.config.vocab_size,
+        return open_texts(self.job.text, encoder=encoder or self.encoder(), vocabulary=self.config.vocab_size,
                           size=self.size, one_size=not self.job.output.endswith(".jsonl"),
                           count=self.job.count)  # fmt: skip
 
@@ -92,14 +91,14 @@ class EmbedTask(RecordsTask):
     def cut(self, shard_size: int | None) -> Cut:
         records = max(16, min(BATCH, int(SHARD_FLOPS / self.config.flops(TYPICAL))))
         sizing = Sizing(records, max(16, records // 4)).for_workers(self.workers)
-        return cut_lines(self.job.input, self.job.count, shard_size, sizing)
+        return cut_lines(self.job.text, self.job.count, shard_size, sizing)
 
     def open(self, place: Place) -> EmbedWorker:
         return EmbedWorker(self)
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
-        with InputFile(self.job.input, "input") as file:
-            settle_ids(directory, file, ("custom_id", "id"), error_line, stop)
+        with closing(self.reader()) as reader:
+            settle_ids(directory, reader, ("custom_id", "id"), error_line, stop)
 
 
 class RowsTask(AsParquet, EmbedTask):
@@ -121,8 +120,8 @@ class ArrayTask(EmbedTask):
         return start + array_header(totals.records, (self.size,))
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
-        with InputFile(self.job.input, "input") as file:
-            settle_ids(directory, file, ("custom_id", "id"), error_row, stop, partial(_rows, 4 * self.size))
+        with closing(self.reader()) as reader:
+            settle_ids(directory, reader, ("custom_id", "id"), error_row, stop, partial(_rows, 4 * self.size))
 
 
 def _rows(row_bytes: int, shard: bytes) -> list[bytes]:

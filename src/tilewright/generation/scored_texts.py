@@ -1,0 +1,170 @@
+"""What a user wants to have scored: pairs of a context and a continuation, or texts alone; as token ids, and cut to the
+model's context if that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.generation.scoring import Wanted
+
+Encode = Callable[[str], list[int]]
+Tokens = str | Sequence[int] | np.ndarray
+Scorable = Tokens | tuple[Tokens, Tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The log-probabilities of a continuation, or of all tokens of a text alone.
+
+    token_ids: of the scored tokens. logprobs: natural logarithm of each one's probability, given all tokens before it.
+    logprob: their sum. is_greedy: every token is the likeliest one, the lowest id of equals. cut: tokens of the context
+    that the model did not read.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    logprob: float
+    is_greedy: bool
+    cut: int = 0
+
+
+class Pieces(NamedTuple):
+    """One record as the scorer computes it. wanted: one for a pair, several windows for a long text."""
+
+    wanted: list[Wanted]
+    cut: int = 0
+
+    @property
+    def computed(self) -> bool:
+        """True if all log-probabilities are known."""
+        return all(len(one.logprobs) for one in self.wanted)
+
+    @property
+    def failed(self) -> bool:
+        """True if a log-probability is not finite."""
+        return any(one.failed for one in self.wanted)
+
+    def score(self) -> Score:
+        """Once all are computed."""
+        ids = np.concatenate([one.tokens[one.start :] for one in self.wanted])
+        values = np.concatenate([one.logprobs for one in self.wanted])
+        greedy = all(one.greedy for one in self.wanted)
+        return Score(ids.tolist(), values.tolist(), float(values.astype(np.float64).sum()), greedy, self.cut)
+
+
+class ScoringLimits(NamedTuple):
+    """Of a model and a job. context: tokens that the model reads at once. start: the token that comes before a text
+    alone and before the continuation of an empty context; None: there is none. truncate: cut what is too long."""
+
+    context: int
+    start: int | None
+    truncate: bool
+
+    def of_pair(self, context: Sequence[int], continuation: Sequence[int]) -> Pieces:
+        """A continuation, at least one token. Raises UsageError for tokens that do not fit."""
+        before = list(context) or [self.start_token("the context is empty")]
+        if not continuation:
+            raise UsageError("the continuation has no token of its own; at least one is wanted")
+        if len(continuation) > self.context:
+            rule = f"the model reads {self.context:,} at once"
+            raise UsageError(f"the continuation has {len(continuation):,} tokens; {rule}")
+        read = len(before) + len(continuation) - 1
+        if read > self.context and not self.truncate:
+            raise UsageError(self.too_long(f"context and continuation have {read + 1:,} tokens"), remedy=TRUNCATE)
+        cut = max(read - self.context, 0)
+        tokens = np.array([*before[cut:], *continuation], np.int64)
+        return Pieces([Wanted(tokens, len(before) - cut)], cut)
+
+    def of_text(self, tokens: Sequence[int]) -> Pieces:
+        """All tokens of a text, at least one, after the start token. A text that is longer than the context is cut into
+        windows: the last one is full, and none scores a token twice. Source: lm-evaluation-harness,
+        `get_rolling_token_windows`."""
+        if not tokens:
+            raise UsageError("the text has no token; at least one is wanted")
+        if len(tokens) > self.context and not self.truncate:
+            raise UsageError(self.too_long(f"the text has {len(tokens):,} tokens"), remedy=TRUNCATE)
+        every = np.array([self.start_token("a text stands alone"), *tokens], np.int64)
+        found, done = [], 0  # tokens of the text that are scored
+        while done < len(tokens):
+            end = min(done + self.context, len(tokens))
+            first = max(end - self.context, 0)
+            found.append(Wanted(every[first : end + 1], done + 1 - first))
+            done = end
+        return Pieces(found)
+
+    def start_token(self, why: str) -> int:
+        """The start token. Raises UsageError if there is none."""
+        if self.start is None:
+            raise UsageError(f"{why}, and the model has no end-of-text token to begin with", remedy=PREFIX)
+        return self.start
+
+    def too_long(self, what: str) -> str:
+        """The message for too many tokens."""
+        return f"{what}; the model reads {self.context:,} at once, all but the last"
+
+
+TRUNCATE = "allow it to be cut (truncate=True, --truncate on the command line), or give fewer tokens"
+PREFIX = "give the token (prefix_token=ID, --prefix-token ID on the command line)"
+
+
+def split_pair(context: str, continuation: str, encode: Encode) -> tuple[list[int], list[int]]:
+    """Token ids of a context and its continuation, as lm-evaluation-harness cuts them: the text is encoded whole, and
+    spaces at the end of the context belong to the continuation."""
+    stripped = context.rstrip()
+    context, continuation = stripped, context[len(stripped) :] + continuation
+    before = encode(context) if context else []
+    return before, encode(context + continuation)[len(before) :]
+
+
+def pieces_of_tokens(context: Tokens | None, scored: Tokens, limits: ScoringLimits, encode: Encode | None) -> Pieces:
+    """A pair, or a text alone where the context is None; token ids are in the vocabulary. Raises UsageError."""
+
+    def ids(tokens: Tokens) -> Sequence[int]:
+        if not isinstance(tokens, str):
+            return tokens  # type: ignore[return-value]
+        if encode is None:
+            raise UsageError(NO_TOKENIZER, remedy="give token ids")
+        return encode(tokens)
+
+    if context is None:
+        return limits.of_text(ids(scored))
+    if isinstance(context, str) and isinstance(scored, str) and encode is not None:
+        return limits.of_pair(*split_pair(context, scored, encode))
+    return limits.of_pair(ids(context), ids(scored))
+
+
+def pieces_of(record: Scorable, name: str, limits: ScoringLimits, encode: Encode | None, vocabulary: int) -> Pieces:
+    """A record of `LanguageModel.score`. name: in messages. Raises UsageError for one that cannot be scored."""
+    try:
+        if not isinstance(record, tuple):
+            return pieces_of_tokens(None, checked(record, vocabulary), limits, encode)
+        if len(record) != 2:
+            raise UsageError(f"it has {len(record)} parts; a pair (context, continuation) is wanted")
+        context, continuation = (checked(cast(Tokens, part), vocabulary) for part in record)
+        return pieces_of_tokens(context, continuation, limits, encode)
+    except UsageError as error:
+        error.message = f"{name}: {error.message}"
+        raise
+
+
+NOT_FINITE = "its log-probabilities are not finite"
+NO_TOKENIZER = "it is text, and the model has no tokenizer.json"
+
+
+def checked(tokens: Tokens, vocabulary: int) -> str | list[int]:
+    """A text, or a list of token ids. Raises UsageError for anything else."""
+    if isinstance(tokens, str):
+        return tokens
+    array = np.asarray(tokens)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise UsageError(f"it is {array.dtype} of shape {array.shape}; a text or integer token ids (n,) are wanted")
+    if array.size and not (array.min() >= 0 and array.max() < vocabulary):
+        wrong = int(array[(array < 0) | (array >= vocabulary)][0])
+        raise UsageError(f"it has token id {wrong}; ids are 0 to {vocabulary - 1}")
+    found: list[int] = array.tolist()
+    return found

@@ -1,0 +1,210 @@
+"""Log-probabilities of given tokens: every row of a text is computed at once, and only the scored ones reach the output
+matrix.
+
+Texts are sorted by their tokens, so that neighbours share prefixes. A text that begins as the one before it copies the
+keys and values of that prefix, also from the batch before. Texts with the same tokens, such as a question with four
+answers of one token, are computed once. Many texts are packed into one forward pass without padding.
+
+The answer to a text does not depend on the others, because no operation of the model lets sequences see each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilewright.errors import ResourceError
+from tilewright.generation.attention import CpuBatch
+from tilewright.generation.decoder import ScoringDecoder
+from tilewright.ops.attention import Cache, span
+
+WINDOW = 4096  # texts that are sorted together, at most
+WINDOW_TOKENS = 1 << 20  # and their tokens, which are Python objects of 40 bytes meanwhile
+ROWS = 1536  # rows of a forward pass: enough for the matrix products, little enough for the caches
+MAX_SLOTS = 256  # texts of a forward pass
+SHORTEST = 64  # positions of the smallest slots; each further class has twice as many
+
+
+@dataclass(slots=True, eq=False)
+class Wanted:
+    """Tokens to score. tokens: int64 (n,), of the context and the continuation, n > 1. start: of the continuation,
+    above 0. logprobs: float32 (n - start,), once known; greedy: whether each token is the likeliest one."""
+
+    tokens: np.ndarray
+    start: int
+    logprobs: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
+    greedy: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """True if a log-probability is not finite."""
+        return not np.isfinite(self.logprobs).all()
+
+
+@dataclass(slots=True, eq=False)
+class Text:
+    """Tokens that the model reads, without the last one of a continuation, and what is wanted of them.
+
+    first: positions copied from the text before. slot: in the caches.
+    """
+
+    tokens: list[int]
+    wanted: list[Wanted]
+    first: int = 0
+    slot: int = 0
+
+    @property
+    def kept(self) -> int:
+        """The first position whose hidden state is needed: it predicts the first token of a continuation."""
+        return min(wanted.start for wanted in self.wanted) - 1
+
+
+class Scorer:
+    """Scores texts on one model on the CPU. memory: bytes for keys and values, None: the device's default. after_pass:
+    called after each forward pass."""
+
+    def __init__(self, model: ScoringDecoder, memory: int | None = None) -> None:
+        self.model, self.memory = model, model.attention.memory if memory is None else memory
+        self.shares = "prefix-sharing" not in model.backend.without
+        self.work = model.backend.workspace()
+        self.caches: list[Cache] = []
+        self.length = 0
+        self.after_pass: Callable[[], object] = lambda: None
+        self.before: Text | None = None  # the last text of the last batch, whose slot is intact
+
+    def run(self, source: Iterable[Wanted]) -> Iterator[Wanted]:
+        """Each wanted with its log-probabilities, in their order; they are read as they are needed."""
+        items = iter(source)
+        try:
+            while block := window(items):
+                self.score(block)
+                yield from block
+        finally:
+            if self.caches:
+                self.model.attention.leave(self.caches)
+            self.caches, self.before = [], None
+
+    def score(self, block: Sequence[Wanted]) -> None:
+        """Fill in the answers of a block."""
+        for length, texts in by_length(block, self.model.sizes.context, unique=self.shares):
+            texts.sort(key=lambda text: text.tokens)
+            self.allocate(length, len(texts))
+            at = 0
+            while at < len(texts):
+                batch = self.batch(texts, at)
+                self.compute(batch)
+                at += len(batch)
+                self.after_pass()
+        for wanted in block:
+            if wanted.failed:  # the copied prefix, or a neighbour in a panel of keys, may be what was not finite
+                self.before = None
+                text = Text(wanted.tokens[:-1].tolist(), [wanted])
+                self.allocate(slot_length(len(text.tokens), self.model.sizes.context), 1)
+                self.compute([text])
+                self.before = None
+
+    def allocate(self, length: int, texts: int) -> None:
+        """Caches whose slots have `length` positions, for at least one text and the one before. Raises ResourceError if
+        the memory does not hold one."""
+        each = self.model.attention.cache_bytes(length)
+        if self.memory < each:
+            raise ResourceError(
+                f"the keys and values of {length} positions take {each:,} bytes; {self.memory:,} are allowed",
+                remedy="allow more memory (max_batch_memory, --max-batch-memory on the command line)",
+            )
+        slots = min(self.memory // each, MAX_SLOTS, texts + 1)
+        if self.caches and self.length == length and self.caches[0].slots >= slots:
+            return
+        if self.caches:
+            self.model.attention.leave(self.caches)
+        self.caches, self.before, self.length = [], None, length  # freed before new memory is taken
+        self.caches = self.model.attention.caches(slots, length)
+
+    def batch(self, texts: Sequence[Text], at: int) -> list[Text]:
+        """The texts from `at` on that fit into one pass, each with its slot and its copied prefix."""
+        before, rows, found = self.before if self.shares else None, 0, list[Text]()
+        slots = [slot for slot in range(self.caches[0].slots) if before is None or slot != before.slot]
+        if not slots:
+            before, slots = None, [0]
+        for text, slot in zip(texts[at:], slots, strict=False):
+            text.first = common_prefix(before.tokens, text.tokens, text.kept) if before and self.shares else 0
+            if found and rows + len(text.tokens) - text.first > ROWS:
+                break
+            rows += len(text.tokens) - text.first
+            text.slot, before = slot, text
+            found.append(text)
+        return found
+
+    def compute(self, texts: list[Text]) -> None:
+        """One forward pass, and the log-probabilities of what is wanted of its texts."""
+        ids: list[int] = []
+        positions: list[int] = []
+        spans: list[tuple[int, ...]] = []
+        before = self.before
+        for text in texts:
+            source = before.slot if before is not None and text.first else -1
+            count = len(text.tokens) - text.first
+            spans.append(span(text.slot, text.first, count, len(ids), source))
+            ids += text.tokens[text.first :]
+            positions += range(text.first, len(text.tokens))
+            before = text
+        kept = np.array([len(text.tokens) - text.kept for text in texts])
+        arrays = np.array(ids, np.int64), np.array(positions, np.int64)
+        rows = CpuBatch(*arrays, self.caches, np.array(spans, np.int64), kept)
+        hidden = np.asarray(self.model.forward(rows, self.work))  # type: ignore[arg-type]
+        self.before = before
+        self.answer(texts, hidden, np.cumsum(kept) - kept)
+
+    def answer(self, texts: list[Text], hidden: np.ndarray, starts: np.ndarray) -> None:
+        """The log-probabilities of a pass. starts: the row of each text's first hidden state."""
+        pairs = [(wanted, int(start) + wanted.start - 1 - text.kept)
+                 for text, start in zip(texts, starts, strict=True) for wanted in text.wanted]  # fmt: skip
+        targets = [wanted.tokens[wanted.start :] for wanted, _ in pairs]
+        index = np.concatenate([np.arange(row, row + len(one)) for (_, row), one in zip(pairs, targets, strict=True)])
+        every = len(index) == len(hidden) and bool((index == np.arange(len(hidden))).all())
+        values, greedy = self.model.logprobs(hidden if every else hidden[index], np.concatenate(targets))
+        at = 0
+        for (wanted, _), one in zip(pairs, targets, strict=True):
+            part = slice(at, at + len(one))
+            wanted.logprobs, wanted.greedy, at = values[part].copy(), bool(greedy[part].all()), part.stop
+
+
+def window(items: Iterator[Wanted]) -> list[Wanted]:
+    """The next ones that are sorted together."""
+    found, tokens = list[Wanted](), 0
+    for wanted in items:
+        found.append(wanted)
+        tokens += len(wanted.tokens)
+        if len(found) == WINDOW or tokens >= WINDOW_TOKENS:
+            break
+    return found
+
+
+def slot_length(tokens: int, context: int) -> int:
+    """Positions of the slots for a text: a power of two, at most the context."""
+    return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), context)
+
+
+def by_length(block: Sequence[Wanted], context: int, *, unique: bool) -> Iterator[tuple[int, list[Text]]]:
+    """(positions of a slot, texts that need such slots), the shortest first. unique: equal texts are one."""
+    classes: dict[int, dict[object, Text]] = {}
+    for wanted in block:
+        read = wanted.tokens[:-1]
+        texts = classes.setdefault(slot_length(len(read), context), {})
+        key: object = read.tobytes() if unique else id(wanted)
+        if key in texts:
+            texts[key].wanted.append(wanted)
+        else:
+            texts[key] = Text(read.tolist(), [wanted])
+    for length in sorted(classes):
+        yield length, list(classes[length].values())
+
+
+def common_prefix(before: list[int], tokens: list[int], most: int) -> int:
+    """Tokens that both start with, at most `most`."""
+    limit = min(len(before), len(tokens), most)
+    if before[:limit] == tokens[:limit]:
+        return limit
+    return next(i for i in range(limit) if before[i] != tokens[i])

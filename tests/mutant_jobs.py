@@ -47,6 +47,10 @@ def _classify(output: str) -> None:
     classify(ClassifyJob("textcnn", "in.jsonl", output, settings=LINES))
 
 
+def _classify_keeping(output: str) -> None:
+    classify(ClassifyJob("textcnn", "in.jsonl", output, settings=LINES, keep=(("note", "note"), ("id", "name"))))
+
+
 def _embed(output: str) -> None:
     embed(EmbedJob("bert", "texts.jsonl", output, settings=LINES))
 
@@ -69,6 +73,7 @@ def _draw(output: str) -> None:
 
 JOBS: dict[str, Callable[[str], None]] = {
     **{f"classify.{end}": _classify for end in ("jsonl", "parquet")},
+    "classify.kept.parquet": _classify_keeping,
     "embed.npy": _embed,
     **{f"generate.{end}": _generate for end in ("jsonl", "parquet")},
     **{f"score.{end}": _score for end in ("jsonl", "parquet")},
@@ -86,6 +91,8 @@ def _inputs(output: str) -> None:
         init_textcnn("textcnn", 3, vocab_size=50, sequence_length=6, hidden_size=8, num_filters=5, kernel_sizes=(2,),
                      hidden_sizes=(7,))  # fmt: skip
         lines = [{"id": f"s{i}", "tokens": row} for i, row in enumerate(rng.integers(0, 50, (10, 6)).tolist())]
+        for i, line in enumerate(lines):
+            line["note"] = {"k": [i, None]}
         lines[3], lines[8] = {"id": 3}, lines[2]  # one without tokens, an id given twice
         Path("in.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)) + b"\n")
     elif output.startswith("embed"):

@@ -133,15 +133,17 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
             if line.lstrip().startswith(b"[") and self.fields.content is None:
                 return None, ("", _decode_list(line))
             record = self._decoder.decode(line)
-            check_keys(line, sum(getattr(record, name) is not msgspec.UNSET for name in record.__struct_fields__))
-            return self._found(record, line)
+            found = sum([value is not msgspec.UNSET for value in msgspec.structs.astuple(record)])
+            check_keys(line, found)
+            return self._found(record, line, plain=found == 1 + (record.id is not msgspec.UNSET))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
 
-    def _found(self, record: Any, line: bytes | Row) -> tuple[Id | None, tuple[str, Content]]:
+    def _found(self, record: Any, line: bytes | Row, *, plain: bool = False) -> tuple[Id | None, tuple[str, Content]]:
         """The id of a line or row, and (name, content) of the field with its sentence. Raises BadLine unless there is
-        one such field."""
-        _check_beside(record)
+        one such field. plain: the record has one known field besides its id."""
+        if not plain:
+            _check_beside(record)
         given = [name for name, at in self._names.items() if getattr(record, at) is not msgspec.UNSET]
         if not given:
             raise missing(line if isinstance(line, dict) else decode_fields(line), next(iter(self._names)))

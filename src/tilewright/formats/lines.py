@@ -18,7 +18,7 @@ from tilewright.formats.inputs import open_text
 from tilewright.formats.magic import kind_of_bytes
 from tilewright.formats.names import kind_of_records
 from tilewright.formats.quoted import BOM, line_starts, quoted_records
-from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.record_fields import NOTHING_KEPT, PLAIN, RecordFields
 from tilewright.formats.records import BadLine, Id, Record, RecordError, repeated_id
 from tilewright.formats.seen_ids import SeenIds, id_hashes
 
@@ -161,23 +161,23 @@ class LineReader(Generic[Raw, Content]):
 
     def _records(self) -> Iterator[tuple[Record, Content, int]]:
         """(record, its content, end in bytes) of each line that is not blank."""
-        self._has_ids = self.IDS
+        self._has_ids, keeps = self.IDS, bool(self.fields.keep)
         for number, line, end in read_lines(self.file) if self._only is None else self._only:
-            kept: dict[str, Any] = {}
+            kept = NOTHING_KEPT
             try:
                 if line is None:
                     raise BadLine(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
                 if self.table and isinstance(line, bytes):
                     said, line = line, None  # what is no row says nothing
                     line = self.table.row(said)
-                kept, wrong = self.fields.kept(line)
+                kept, wrong = self.fields.kept(line) if keeps else (kept, None)
                 id, raw = self._decode(line)
                 self._check_id(id)
                 content = self._check(raw)
                 if wrong:
                     raise wrong
             except BadLine as error:
-                kept = kept or self.fields.kept(line)[0]
+                kept = kept or (self.fields.kept(line)[0] if keeps else kept)
                 known, content = self._recover(line)
                 if self._has_ids is None:
                     self._has_ids = self._first_has_an_id()

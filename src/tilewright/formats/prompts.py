@@ -127,6 +127,7 @@ class PromptLines(LineReader[_Found, _Content]):
         super().__init__(path, count=count, example=self.example, fields=fields)
         content = fields.content
         self._line: type = _Line if content is None else _naming(content)
+        self._data = [{name for name in fields.data if not is_known(name, body=body)} for body in (False, True)]
         self._attributes = _ATTRIBUTES if content is None else {content: "content"}
         self._decode_line: Callable[[bytes], Any] = msgspec.json.Decoder(self._line).decode
         self._encode = encode
@@ -170,10 +171,9 @@ class PromptLines(LineReader[_Found, _Content]):
         """
         names = tuple(self._attributes)
         given = [name for name in names if name in fields]
-        data = {name for name in self.fields.data if not is_known(name, body=bool(inside))}
-        _check_names(
-            {name: fields[name] for name in fields.keys() - data}, inside, HONOURED if given else names + HONOURED
-        )
+        data = self._data[bool(inside)]
+        read = {name: fields[name] for name in fields.keys() - data} if data else fields
+        _check_names(read, inside, HONOURED if given else names + HONOURED)
         if not given:
             raise missing(fields, f"{inside}{names[0]}")
         if getattr(request, "messages", msgspec.UNSET) is not msgspec.UNSET:

@@ -63,6 +63,7 @@ class RecordFields:
 
 
 PLAIN = RecordFields()
+NOTHING_KEPT: dict[str, Any] = {}  # never written to
 
 
 def check_columns(names: list[str], fields: RecordFields, path: str) -> None:

@@ -69,6 +69,7 @@ def test_the_same_answers(tmp_path, model, rows, name):
     assert classify(job).computed == 0, "the finished job is left alone"
 
 
+@pytest.mark.long
 def test_two_workers_and_a_table_as_output(tmp_path, model, rows):
     job = ClassifyJob(
         model, write(tmp_path / "in.csv.gz", rows), str(tmp_path / "out.parquet"), keep=(("note", "note"),),

@@ -161,15 +161,14 @@ def start(
     if settings.part:
         report.lead = False
         report.job["part"] = "{}/{}".format(*settings.part) + "+" * settings.helps
-    for line in _outcome(done, settings):
+    for line in _outcome(done, settings.part, helps=settings.helps):
         say(line)
     report.finish(began)
     return task, done.figures
 
 
-def _outcome(done: merge.Report, settings: Settings) -> Iterator[str]:
+def _outcome(done: merge.Report, part: tuple[int, int] | None, *, helps: bool = False) -> Iterator[str]:
     """Notices about the run: work of earlier runs, and events that were not planned."""
-    part = settings.part
     for name in done.facts.get("touched", ()):
         yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
     if size := done.facts.get("shard_size"):
@@ -184,7 +183,7 @@ def _outcome(done: merge.Report, settings: Settings) -> Iterator[str]:
     if others:
         yield f"Workers that joined made {others:,} of {counted(done.shards, 'shard')}"
     if part:
-        state = "has ended" if settings.helps else "is there"
+        state = "has ended" if helps else "is there"
         new = f"Part {part[0]} of {part[1]} {state}, {done.computed:,} of {done.shards:,} shards are new"
         yield f"{new}. When all are, the same command without --part makes the output"
     elif "merge" not in done.seconds:

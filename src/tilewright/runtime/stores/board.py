@@ -30,6 +30,7 @@ BEAT_SECONDS = 7.0
 KNOWN_SECONDS = 2.0  # that the state of another process is believed
 LEAD, CLAIMS, WORKERS = "lead", "taken", "workers"
 LOOK_SECONDS, LOOK_SHARE = 0.5, 20  # between two looks at the whole job: at least so long, and times as long as a look
+MOST_SECONDS = 10.0  # that a look is put off on a slow store: shards of ended processes wait so long
 MISSES = 3  # shards in a row that others had taken; then it is time for a look
 TRIES = 4  # processes that a shard may end; schedule.KILLS for one that is killed from outside
 
@@ -298,4 +299,4 @@ class SharedShards:
         taken = self._given | self._claims
         self._free, self._misses = [n for n in reversed(self._order) if n in self._left and n not in taken], 0
         now = time.monotonic()
-        self._next_look = now + max(LOOK_SECONDS, LOOK_SHARE * (now - begin))
+        self._next_look = now + min(max(LOOK_SECONDS, LOOK_SHARE * (now - begin)), MOST_SECONDS)

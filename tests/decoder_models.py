@@ -68,9 +68,8 @@ def peer(family: str, seed: int, **fields):
 def save(other, folder: Path, way: str = "single"):
     """Saves transformers' model in one of the ways SAVED; returns the model with the weights that were saved."""
     if way in ("bfloat16", "float16"):
-        other = other.to(getattr(torch, way))
-        other.save_pretrained(folder)
-        return other.float()
+        other.to(getattr(torch, way)).save_pretrained(folder)  # which rounds the frequencies of the rotation, too
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     if way == "body" and other.config.tie_word_embeddings:
         other.base_model.save_pretrained(folder)
         return other

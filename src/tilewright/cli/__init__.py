@@ -57,6 +57,7 @@ VERBS = {
     "writeup": "Write a report of this machine from its measured results.",
     "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
     "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
+    "warm": "Compile the kernels of jobs ahead, into a directory for other machines.",
     "doctor": "Show this machine, and what is missing on it.",
 }
 
@@ -157,8 +158,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
             job = given if verb in ("generate", "classify") else given.removesuffix("/").removesuffix(".job")
             found[name] = opened.enter_context(staged(job))
         else:
-            outputs = "the outputs of generate and classify, whose shards are joined at the end"
-            what = f"the {name} is the URL {given!r}; what is written to a store are {outputs}"
+            what = f"the {name} is the URL {given!r}; only outputs of generate and classify can be written to a store"
             raise UsageError(what, remedy="write to a local file, and copy it")
     return found
 

@@ -48,17 +48,18 @@ class Options:
 
 @verb(Options)
 def work(options: Options) -> None:
-    """Join a job that runs, on this machine or another one: take shards that nobody else has, until none is left.
+    """Join a running job, on this or another machine: compute shards that no other worker has taken.
 
     \b
     tilewright work s3://bucket/answers.jsonl
 
-    OUTPUT is the output of the job as its own command names it. The command that began the job plans, merges and
-    writes the output; any number of workers may help it. They need the same version of tilewright. Inputs and models
-    by URL are downloaded; local ones must be at the same paths. The options that decide results are the job's.
+    OUTPUT is the output of the job, as in the command that started it. That command plans the job and writes the
+    output; any number of workers may help it. They need the same version of tilewright. Inputs and models given by URL
+    are downloaded; local ones must have the same paths. All options that influence results come from the job.
 
-    A stop signal lets the shards in progress finish within --grace seconds; other workers take the rest. If a worker
-    is killed, others take its shards half a minute later. A shard that runs twice gives the same bytes twice.
+    After a stop signal, the shard in progress is finished if --grace seconds are enough; other workers compute the
+    rest. If a worker is killed, others take its shards half a minute later. A shard that runs twice gives the same
+    bytes.
 
     Exit code 0: no shard is left. 75: this worker was stopped before that.
     """

@@ -69,7 +69,7 @@ class Expanded(InputFile):
         return bytes(piece)
 
     def _measured(self) -> int:
-        """The expanded bytes, counted to the end; the file's checksums are compared on the way."""
+        """The expanded bytes, counted to the end; and the file's checksums compared."""
         stream = _Stream(self)
         while part := stream.next(PIECE_BYTES):
             if stream.position > MOST_RATIO * self.stored + SLACK_BYTES:

@@ -83,7 +83,7 @@ class InputFile:
 
     Reads go through `pread`, never a memory map, so a file that shrinks meanwhile is an error and not a SIGBUS.
     Raises InputError for a missing path, a directory or a device, ResourceError where the system refuses.
-    columns: of a table, the columns to read; None: those that its reader knows. groups: of Parquet files, the rows of
+    columns: of a table, the columns to read; None: all that its reader knows. groups: of Parquet files, the rows of
     each row group of each file, once they were read. quoted: a line end inside quotes is no
     end of a record, and the first record is a header.
     """

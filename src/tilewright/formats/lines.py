@@ -52,7 +52,7 @@ class LineReader(Generic[Raw, Content]):
     """The records of a file, a line each. Blank lines are skipped.
 
     Either every line has an id, or none has and the number of the line, from 1, is its id. count: how many records to
-    use from the start; None: all. fields: those that the user names. Memory does not grow with the file, but for 8
+    use from the start; None: all. fields: as the user names them. Memory does not grow with the file, but for 8
     bytes an id to find ids given twice (by 64-bit hashes: two different ids of a million meet by chance once in 40
     million files). Raises InputError at once for a file that is empty or holds blank lines alone (example: what a line
     looks like), later for one that shrinks, or holds fewer than `count` records.

@@ -142,7 +142,7 @@ def list_files(path: str) -> FileList:
         raise InputError(what, path=path, remedy="check the path")
     if len(found) > MOST_FILES:
         raise UsageError(f"these are {len(found):,} files; at most {MOST_FILES:,} are possible", path=path,
-                         remedy="join some of them")  # fmt: skip
+                         remedy="give fewer files: join some of them")  # fmt: skip
     common = os.path.commonpath([os.path.dirname(os.path.abspath(name)) for name, _ in found])
     seen: dict[tuple[int, int], str] = {}
     kinds: dict[str, str] = {}
@@ -163,7 +163,7 @@ def list_files(path: str) -> FileList:
                          remedy="give a pattern, as in 'data/*.jsonl'")  # fmt: skip
     if ".bin" in kinds:
         raise UsageError("the files are .bin; text or Parquet is wanted", path=path,
-                         remedy="join them, as in `cat a.bin b.bin > all.bin`")  # fmt: skip
+                         remedy="give one file, joined as in `cat a.bin b.bin > all.bin`")  # fmt: skip
     return FileList(path, tuple(files), next(iter(kinds)), listed, platform.node())
 
 

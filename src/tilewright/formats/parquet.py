@@ -2,7 +2,7 @@
 
 A row means what a JSON line with the same fields means. A null is a field that is not given, and so is NaN, which
 pandas writes for null. An input has a column of texts or of lists of token ids, and may have other COLUMNS and
-sampling fields. Of the other columns, those that the user names are read.
+sampling fields. Other columns are read if the user names them.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _groups_of(file: InputFile) -> list[int]:
 
 
 def has_ids(file: InputFile, fields: RecordFields = PLAIN) -> bool:
-    """Whether its rows have ids: then all must. fields: those that the user names.
+    """Whether its rows have ids: then all must. fields: as the user names them.
 
     Raises InputError; UsageError for a named field that is no column, or cannot be kept.
     """

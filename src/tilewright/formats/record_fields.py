@@ -1,4 +1,4 @@
-"""Fields of a record that the user names: the one with its text, and those that pass through to its output."""
+"""Fields of a record that the user names: the one with its text, and the ones that pass through to its output."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class DecoderModel(LanguageModel):
             qkv = matmul(h, layer.attn[0], bias=layer.attn[1], out=work.take("qkv", R, 3 * C, dtype))
         if self.rotation is not None:
             with layer_of(rope=i + 1):
-                both = qkv[:, : 2 * C]  # each head of queries, then each of keys
+                both = qkv[:, : 2 * C]  # all heads of queries, then all of keys
                 rope(both, batch.positions, self.rotation, heads=2 * self.network.heads, out=both)
         q, k, v = qkv[:, :C], qkv[:, C : 2 * C], qkv[:, 2 * C :]
         with layer_of(attention=i + 1):

@@ -21,6 +21,7 @@ from tilewright.formats.mapped import forget
 from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
+from tilewright.formats.tokenizer_older import MERGES, VOCAB, WORDS, read_settings
 from tilewright.formats.tokenizer_settings import read_truncation
 from tilewright.models import dcgan, gpt2, gpt_neox, opt, textcnn
 from tilewright.models.bert import Bert
@@ -52,7 +53,7 @@ Weights = dict[str, np.ndarray]
 Classifier = TextCNNConfig | BertConfig
 C = TypeVar("C", TextCNNConfig, DecoderConfig, DCGANConfig, BertConfig)
 Wanted = TypeVar("Wanted", bound=Config)
-TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
+TOKENIZER = "tokenizer.json"
 
 
 class Kind(NamedTuple):
@@ -248,9 +249,8 @@ def _check_options(config: Config, options: dict[str, Any]) -> None:
 
 
 def encoder_tokenizer(path: str | os.PathLike[str], modules: EmbeddingModules) -> Tokenizer | None:
-    """`tokenizer_of` an encoder, as its modules want it; None without a tokenizer.json, because a vocab.json lacks the
-    special tokens."""
-    tokenizer = tokenizer_of(path) if os.path.isfile(os.path.join(path, TOKENIZER)) else None
+    """`tokenizer_of` an encoder, as its modules want it."""
+    tokenizer = tokenizer_of(path)
     if tokenizer and modules.lowercase:
         tokenizer.lowercase()
     return tokenizer
@@ -310,21 +310,35 @@ def build(config: Config, weights: Weights, **options: Any) -> Model:
 
 
 def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
-    """The tokenizer of a model directory, if it has one: tokenizer.json, else GPT-2's older vocab.json and merges.txt.
-    Raises InputError for a damaged one, and for one of the two files without the other."""
+    """The tokenizer of a model directory, if it has one: tokenizer.json, else the files of older checkpoints, see
+    `formats.tokenizer_older`. Raises InputError for a damaged one, and for vocab.json or merges.txt without the
+    other."""
     name = os.path.join(path, TOKENIZER)
     if os.path.isfile(name):
         tokenizer = Tokenizer(name)
-        tokenizer.truncation = read_truncation(path)
-        return tokenizer
-    files = [os.path.join(path, part) for part in (VOCAB, MERGES)]
-    there = [os.path.isfile(file) for file in files]
-    if not any(there):
+    elif os.path.isdir(path) and (older := _older_files(path)):
+        tokenizer = Tokenizer(older[0], older=(_kind_at(path), read_settings(os.fspath(path))))
+    else:
         return None
-    if not all(there):
+    tokenizer.truncation = read_truncation(path)
+    return tokenizer
+
+
+def _kind_at(path: str | os.PathLike[str]) -> str:
+    return str(read_config(path).get("model_type"))
+
+
+def _older_files(path: str | os.PathLike[str]) -> list[str]:
+    """The files that stand for tokenizer.json: vocab.txt of a BERT, of others vocab.json and merges.txt.
+    Raises InputError for one of these two without the other."""
+    kind = _kind_at(path)
+    words = kind in CONFIGS and kind != "roberta"
+    files = [os.path.join(path, part) for part in ((WORDS,) if words else (VOCAB, MERGES))]
+    there = [os.path.isfile(file) for file in files]
+    if any(there) and not all(there):
         what = f"{os.path.basename(files[there[0]])} is missing: {VOCAB} and {MERGES} make a tokenizer only together"
         raise InputError(what, path=path, remedy=f"get both, or {TOKENIZER}, from where the model came")
-    return Tokenizer(files[0], merges=files[1])
+    return files if all(there) else []
 
 
 def has_tokenizer(path: str | os.PathLike[str]) -> bool:
@@ -333,6 +347,6 @@ def has_tokenizer(path: str | os.PathLike[str]) -> bool:
 
 
 def tokenizer_files(path: str | os.PathLike[str]) -> list[str]:
-    """The files of a model directory's tokenizer."""
-    files = [os.path.join(path, name) for name in (TOKENIZER, VOCAB, MERGES)]
-    return [file for file in files if os.path.isfile(file)]
+    """The files of a model directory's tokenizer. Raises InputError as `tokenizer_of` does for half of one."""
+    whole = os.path.join(path, TOKENIZER)
+    return [whole] if os.path.isfile(whole) else _older_files(path) if os.path.isdir(path) else []

@@ -167,7 +167,7 @@ def claims(by_op: Rows, ladders: Ladders) -> str:
         f"**Crash-safe.** The same command resumes a job. A test kills jobs {KILLS} times and compares every byte.",
         f"**Ladders.** {len(ladders)} operations have {rungs} kernels. `tilewright ladder` lists and times them.",
         f"**Fast.** The jobs below {speed} the strongest peer on the same machine.",
-        f"**Checked.** {checked:,} measurements are published. Each result was compared with a reference before.",
+        f"**Checked.** {checked:,} measurements are published. Each result was checked against a reference.",
     )
     return "\n".join(textwrap.fill(f"* {line}", COLUMNS, subsequent_indent="  ") for line in told)
 

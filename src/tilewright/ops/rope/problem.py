@@ -12,7 +12,7 @@ __all__ = ["DEVICE_DTYPES", "Case", "Problem", "bound", "cost"]
 
 @dataclass(frozen=True)
 class Problem:
-    """All that the choice of a rung may depend on. D: elements of a head, of which R are rotated."""
+    """All that the choice of a rung may depend on. D: elements of a head. R: rotated ones of them."""
 
     D: int
     R: int

@@ -12,11 +12,18 @@ from tilewright.errors import InputError
 from tilewright.formats.models import CONFIG, GENERATION, fitted, read_config
 from tilewright.formats.sharded import Stored
 from tilewright.formats.tokenizer import file_content
+from tilewright.formats.tokenizer_older import OLDER_FILES
+from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
 from tilewright.models import gpt2, gpt_neox, opt, textcnn
 from tilewright.models.bert_config import CONFIGS as ENCODERS
-from tilewright.runtime.load import KINDS, MERGES, TOKENIZER, VOCAB, Config, config_of
+from tilewright.runtime.load import KINDS, TOKENIZER, Config, config_of
 
-COPIED = (GENERATION, TOKENIZER, VOCAB, MERGES)  # files of a checkpoint's directory that a model has, too
+COPIED = (
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    *OLDER_FILES,
+)  # files of a checkpoint's directory that a model has, too
 SHOWN = 12  # tensors that a message lists
 UNSAID = {  # fields that no tensor of a kind determines
     gpt2.MODEL_TYPE: "the number of heads (n_head)",

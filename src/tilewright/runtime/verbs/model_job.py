@@ -14,13 +14,14 @@ from tilewright.formats.many_files import FileList, is_many, list_files
 from tilewright.formats.models import CONFIG, GENERATION, table_path
 from tilewright.formats.names import check_records_name, kind_of_records, plain_name
 from tilewright.formats.parquet import check_installed
-from tilewright.formats.record_fields import RecordFields
+from tilewright.formats.record_fields import PLAIN, RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
+from tilewright.formats.tokenizer_older import OLDER_FILES
 from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
 from tilewright.runtime.fingerprint import as_called, fingerprint
 from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
+from tilewright.runtime.load import TOKENIZER
 
 WITH_FIELDS = (".jsonl", ".csv", ".tsv", ".parquet")  # inputs whose records have named fields
 KEEPING = (".jsonl", ".parquet")  # outputs whose records have
@@ -86,8 +87,10 @@ class ModelJob:
 
 @dataclass
 class TextJob(ModelJob):
-    """A job on records, of one file or of many. source: what `list_input` and `measure` have found."""
+    """A job on records, of one file or of many. per_input: of an output that is a folder, one file per input file
+    instead of one per shard. source: what `list_input` and `measure` have found."""
 
+    per_input: bool = field(default=False, kw_only=True)
     source: Source | FileList | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def list_input(self) -> None:
@@ -102,6 +105,11 @@ class TextJob(ModelJob):
         elif self.input and self.source is None and plain_name(self.input) != self.input:
             with open_text(self.input, "input") as file:
                 self.source = Source(self.input, file.size)
+
+    @property
+    def fields(self) -> RecordFields:
+        """The fields that the user names; a verb without the options has none."""
+        return PLAIN
 
     @property
     def text(self) -> str | Source | FileList:
@@ -120,6 +128,22 @@ class TextJob(ModelJob):
         found = next((form for form in (".jsonl", ".txt", ".parquet") if name.endswith(form)), "")
         return found or (".jsonl" if self.is_folder else ".bin")
 
+    def output_names(self) -> dict[str, str]:
+        """With per_input, the name of the output of each input file. Raises UsageError where two have one name."""
+        files = [file.name for file in self.source.files] if isinstance(self.source, FileList) else []
+        files = files or [os.path.basename(self.input or "")]
+        found: dict[str, str] = {}
+        for name in files:
+            shown = os.path.splitext(plain_name(name))[0] + self.form
+            if "/" in shown:
+                raise UsageError(f"--per-input: {name} is in a directory of its own; files of one directory are wanted",
+                                 remedy="give a pattern, as in 'data/*.jsonl'")  # fmt: skip
+            if shown in found.values():
+                raise UsageError(f"--per-input: two inputs have the output {shown}",
+                                 remedy="rename one of them, or leave out --per-input")  # fmt: skip
+            found[name] = shown
+        return found
+
     @property
     def kind(self) -> str:
         """What the input is, by its name: ".jsonl", ".csv", ".tsv", ".txt", ".parquet" or ".bin"."""
@@ -128,6 +152,8 @@ class TextJob(ModelJob):
     def fingerprint(self, verb: str) -> dict[str, Value]:
         """Also what is read of the input, if its name says more than the file's bytes."""
         named: dict[str, Value] = {"input.kind": self.kind} if self.kind in (".csv", ".tsv") else {}
+        if self.per_input:
+            named["per_input"] = True
         if isinstance(self.source, FileList):
             self.source.check()
             named = {**self.source.fields(), **named}
@@ -164,8 +190,7 @@ class RecordsJob(TextJob):
     """The options that verbs on records share.
 
     content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
-    (name in the input, name in the output) of the fields that pass through. per_input: of an output that is a folder,
-    one file per input file instead of one per shard.
+    (name in the input, name in the output) of the fields that pass through.
     """
 
     ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
@@ -173,7 +198,6 @@ class RecordsJob(TextJob):
 
     content_field: str | None = field(default=None, kw_only=True)
     keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
-    per_input: bool = field(default=False, kw_only=True)
 
     @property
     def fields(self) -> RecordFields:
@@ -185,25 +209,7 @@ class RecordsJob(TextJob):
         named: dict[str, Value] = {} if self.content_field is None else {"content_field": self.content_field}
         if self.keep:
             named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
-        if self.per_input:
-            named["per_input"] = True
         return super().fingerprint(verb) | named
-
-    def output_names(self) -> dict[str, str]:
-        """With per_input, the name of the output of each input file. Raises UsageError where two have one name."""
-        files = [file.name for file in self.source.files] if isinstance(self.source, FileList) else []
-        files = files or [os.path.basename(self.input or "")]
-        found: dict[str, str] = {}
-        for name in files:
-            shown = os.path.splitext(plain_name(name))[0] + self.form
-            if "/" in shown:
-                raise UsageError(f"--per-input: {name} is in a directory of its own; files of one directory are wanted",
-                                 remedy="give a pattern, as in 'data/*.jsonl'")  # fmt: skip
-            if shown in found.values():
-                raise UsageError(f"--per-input: two inputs have the output {shown}",
-                                 remedy="rename one of them, or leave out --per-input")  # fmt: skip
-            found[name] = shown
-        return found
 
     def check_fields(self) -> None:
         """Raises UsageError for named fields that the input cannot have, or the output cannot hold."""
@@ -239,7 +245,7 @@ def check_records(job: TextJob) -> None:
         _check_folder(job)
     else:
         check_records_name(job.output, "output")
-        if isinstance(job, RecordsJob) and job.per_input:
+        if job.per_input:
             raise UsageError("--per-input needs an output that is a folder", path=job.output,
                              remedy="end its name with a slash, as in -o out/")  # fmt: skip
     if job.answers:
@@ -248,7 +254,7 @@ def check_records(job: TextJob) -> None:
         check_installed(job.output)
 
 
-def _check_folder(job: RecordsJob) -> None:
+def _check_folder(job: TextJob) -> None:
     """Raises UsageError for what a folder of files cannot have."""
     if job.kind == ".bin":
         raise UsageError("a binary input has one output, and the output is a folder", path=job.output,
@@ -264,6 +270,6 @@ def model_files(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [table_path(path)]
     weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]
-    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else (VOCAB, MERGES)
+    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else OLDER_FILES
     names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, *older, WEIGHTS, INDEX, *weights))
     return [*(os.path.join(path, name) for name in names), table_path(path)]

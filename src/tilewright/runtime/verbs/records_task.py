@@ -24,10 +24,10 @@ from tilewright.runtime.jobs.sinks import Encoder, FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Totals
 from tilewright.runtime.text_inputs import absent_fields
-from tilewright.runtime.verbs.model_job import RecordsJob
+from tilewright.runtime.verbs.model_job import TextJob
 
 
-def notices(job: RecordsJob) -> list[str]:
+def notices(job: TextJob) -> list[str]:
     """What to say of the input before the work: kept fields that no record has, files without a byte."""
     empty = empty_files(job.source) if isinstance(job.source, FileList) else ""
     return [notice for notice in (absent_fields(job.text, job.fields), empty) if notice]
@@ -36,7 +36,7 @@ def notices(job: RecordsJob) -> list[str]:
 class RecordsTask:
     """The part of a `Task` that both verbs share."""
 
-    job: RecordsJob
+    job: TextJob
 
     def files(self) -> dict[str, str]:
         return self.job.files()

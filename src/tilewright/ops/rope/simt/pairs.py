@@ -16,7 +16,7 @@ NAN = float32(float("nan"))
 
 
 @inline
-def place_of(at, F, D):
+def part_of(at, F, D):
     """(head, element of the head's first half or of its rest) of the thread that is number `at` of a row."""
     own = D - F  # threads of a head: F pairs, and the rest
     return at // own, at % own
@@ -36,12 +36,12 @@ def write(x, out, i, first, c, F, cos, sin):
 
 @kernel
 def naive(x, positions, frequencies, turns, out, heads):
-    """Each thread computes its cosine and sine, also those that other heads compute. The lowest rung."""
+    """Each thread computes its cosine and sine, and threads of other heads the same ones. The lowest rung."""
     F, D, at = frequencies.shape[0], x.shape[1] // heads, cuda.grid(1)
     threads = heads * (D - F)
     i = at // threads
     if i < x.shape[0]:
-        h, c = place_of(at % threads, F, D)
+        h, c = part_of(at % threads, F, D)
         known = 0 <= positions[i] < turns.shape[0]
         angle = float32(positions[i]) * frequencies[min(c, F - 1)] if known else NAN
         write(x, out, i, h * D, c, F, float32(math.cos(angle)), float32(math.sin(angle)))
@@ -54,7 +54,7 @@ def table(x, positions, frequencies, turns, out, heads):
     threads = heads * (D - F)
     i = at // threads
     if i < x.shape[0]:
-        h, c = place_of(at % threads, F, D)
+        h, c = part_of(at % threads, F, D)
         position, pair = positions[i], min(c, F - 1)
         known = 0 <= position < turns.shape[0]
         w = turns[position, pair] if known else NAN
@@ -66,6 +66,8 @@ KERNELS = {"naive": naive, "table": table}
 
 
 def run(x, positions, rotation, heads: int, out, *, kernel: str) -> None:
-    """Launch a kernel on tensors. kernel: a key of KERNELS."""
-    threads = len(x) * (x.shape[1] - heads * rotation.pairs)
-    launch(KERNELS[kernel], -(-threads // THREADS), THREADS, (x, positions, *rotation, out), heads)
+    """Launch a kernel on tensors; rows that lie apart are copied. kernel: a key of KERNELS."""
+    threads, target = len(x) * (x.shape[1] - heads * rotation.pairs), out if out.is_contiguous() else out.contiguous()
+    launch(KERNELS[kernel], -(-threads // THREADS), THREADS, (x.contiguous(), positions, *rotation, target), heads)
+    if target is not out:
+        out.copy_(target)

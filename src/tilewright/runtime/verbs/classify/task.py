@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -20,7 +19,7 @@ from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
-from tilewright.runtime.load import TOKENIZER, Classifier, config_of, has_tokenizer, tokenizer_of
+from tilewright.runtime.load import Classifier, config_of, has_tokenizer, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
@@ -97,7 +96,7 @@ def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
     if job.is_binary:
         raise UsageError(f"a {config.model_type} takes texts of any length, and a binary input has a fixed one",
                          path=job.input, remedy="give .txt, .jsonl or .parquet")  # fmt: skip
-    if not os.path.isfile(os.path.join(job.model, TOKENIZER)):  # vocab.json lacks the special tokens
+    if not has_tokenizer(job.model):
         remedy = "get it from where the model came: AutoTokenizer's save_pretrained writes it"
         raise InputError("the model has no tokenizer.json", path=job.model, remedy=remedy)
 

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import zarr
 
+from bert_models import saved
 from gpt2_models import save
 from mutating import Kind
 from tilewright.errors import InputError, ResourceError
@@ -31,6 +32,7 @@ from tilewright.runtime.jobs.status import status
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.embed import EmbedJob, embed
 from tilewright.runtime.verbs.generate import GenerateJob, generate
 from tilewright.runtime.verbs.score import ScoreJob, score
 from tilewright.simd import cache
@@ -43,6 +45,10 @@ LINES = Settings(shard_size=150)  # bytes: three shards
 
 def _classify(output: str) -> None:
     classify(ClassifyJob("textcnn", "in.jsonl", output, settings=LINES))
+
+
+def _embed(output: str) -> None:
+    embed(EmbedJob("bert", "texts.jsonl", output, settings=LINES))
 
 
 def _generate(output: str) -> None:
@@ -63,6 +69,7 @@ def _draw(output: str) -> None:
 
 JOBS: dict[str, Callable[[str], None]] = {
     **{f"classify.{end}": _classify for end in ("jsonl", "parquet")},
+    "embed.npy": _embed,
     **{f"generate.{end}": _generate for end in ("jsonl", "parquet")},
     **{f"score.{end}": _score for end in ("jsonl", "parquet")},
     **{f"convolve.{end}": _convolve for end in ("npy", "nii.gz", "zarr", "txt")},
@@ -81,6 +88,11 @@ def _inputs(output: str) -> None:
         lines = [{"id": f"s{i}", "tokens": row} for i, row in enumerate(rng.integers(0, 50, (10, 6)).tolist())]
         lines[3], lines[8] = {"id": 3}, lines[2]  # one without tokens, an id given twice
         Path("in.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)) + b"\n")
+    elif output.startswith("embed"):
+        saved("bert", 0, Path("bert"))
+        texts = [{"id": f"s{i}", "text": text} for i, text in enumerate(["good film", "", "bad", "not a good plot"])]
+        texts[3]["id"] = "s0"  # in the second shard
+        Path("texts.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, texts * 2)) + b"\n")
     elif output.startswith("generate"):
         save(Path("gpt2"))
         prompts = [{"id": f"p{i}", "prompt": f"the cat sat on {i}"} for i in range(9)]

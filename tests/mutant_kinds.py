@@ -3,6 +3,7 @@
 `KINDS[name](folder)` gives a Kind. A reader returns bytes that stand for all that it read.
 """
 
+import gzip
 import hashlib
 import io
 import json
@@ -20,17 +21,23 @@ import pyarrow.parquet
 import tifffile
 import tokenizers
 import zarr
+from backports import zstd
 
+from bert_models import saved
 from mutant_jobs import JOB_KINDS
 from mutating import Kind
+from sentence_models import saved_sentences
 from tilewright.bench import results
 from tilewright.errors import InputError
 from tilewright.formats import models, parquet, sharded, token_table
 from tilewright.formats.course_volumes import read_text_kernel
+from tilewright.formats.embedding_lines import open_texts
+from tilewright.formats.embedding_modules import embedding_modules
 from tilewright.formats.files import InputFile
 from tilewright.formats.prompts import open_prompts
 from tilewright.formats.safetensors import map_tensors, read_header, write_tensors
 from tilewright.formats.scored import open_scored
+from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.formats.sentences import open_sentences
 from tilewright.formats.tables import open_table
 from tilewright.formats.tokenizer import Tokenizer
@@ -41,6 +48,11 @@ from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, uns
 
 SHAPE = (6, 8, 8)
 RNG = np.random.default_rng(5)
+EMBEDDED = (
+    b'{"id": "a", "text": "good film"}\n{"id": "b", "tokens": [2, 5, 3]}\n{"id": "c", "text": ""}\n',
+    b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": ["a", "bad"], "dimensions": 3}}\n'
+    b'{"custom_id": "b", "body": {"input": [[2, 5]], "encoding_format": "base64", "model": "m"}}\n',
+)
 VALUES = RNG.integers(0, 9, SHAPE).astype(np.float32)
 
 
@@ -160,7 +172,12 @@ def _records(name: str, *seeds: bytes, prompts: bool) -> Callable[[Path], Kind]:
             with closing(reader):
                 return _said([repr(batch) for batch in reader.batches(2)])
 
-        return Kind(list(seeds), _at(path, read), text=not name.endswith(".bin"), refuses=not name.endswith(".txt"))
+        return Kind(
+            list(seeds),
+            _at(path, read),
+            text=name.endswith((".jsonl", ".txt", ".csv")),
+            refuses=not name.endswith(".txt"),
+        )
 
     return kind
 
@@ -239,6 +256,28 @@ def _config(folder: Path) -> Kind:
     }
     read = lambda: _said(models.read_config(folder), models.eos_token_ids(folder))  # noqa: E731
     return Kind([json.dumps(seed).encode()], _at(folder / models.CONFIG, read), text=True)
+
+
+def _modules(name: str) -> Callable[[Path], Kind]:
+    """A file of a sentence-transformers directory."""
+
+    def kind(folder: Path) -> Kind:
+        saved_sentences("bert", 5, folder / "m", poolings=["mean"], default_prompt_name="query")
+        path, width = folder / "m" / name, json.loads((folder / "m" / "config.json").read_text())["hidden_size"]
+        return Kind([path.read_bytes()], _at(path, lambda: _said(embedding_modules(folder / "m", width))), text=True)
+
+    return kind
+
+
+def _texts(folder: Path) -> Kind:
+    saved("bert", 0, folder / "m")
+    encoder = RaggedEncoder(Tokenizer(folder / "m" / "tokenizer.json"), length=70, vocabulary=97)
+
+    def read() -> bytes:
+        with closing(open_texts(folder / "in.jsonl", encoder=encoder, vocabulary=97, size=9)) as reader:
+            return _said([(batch.records, batch.requests, batch.tokens.tolist()) for batch in reader.batches(2)])
+
+    return Kind(list(EMBEDDED), _at(folder / "in.jsonl", read), text=True, refuses=False)
 
 
 def _tokenizer(folder: Path) -> Kind:
@@ -345,6 +384,10 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "text rows": _table("rows.txt"),
     "jsonl prompts": _records("in.jsonl", *PROMPTS, prompts=True),
     "jsonl pairs": _pairs,
+    "gzip prompts": _records("in.jsonl.gz", *(gzip.compress(text, mtime=0) for text in PROMPTS), prompts=True),
+    "zstd prompts": _records("in.jsonl.zst", *map(zstd.compress, PROMPTS), prompts=True),
+    "csv prompts": _records("in.csv", b'id,prompt,n,stop\n1,"a ""b""\nc",2,"[""x""]"\n2,d,,\r\n', prompts=True),
+    "csv tokens": _records("in.csv", b'tokens,x\n"[1, 2, 3, 4]",\n"[5, 6, 7, 8]","\n"\n', prompts=False),
     "text prompts": _records("in.txt", b"To be\nor not\r\n\n\xc3\xa9", prompts=True),
     "binary prompts": _records("in.bin", IDS, prompts=True),
     "jsonl tokens": _records("in.jsonl", *TOKENS, prompts=False),
@@ -354,6 +397,11 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "safetensors index": _index,
     "config.json": _config,
     "tokenizer.json": _tokenizer,
+    "modules.json": _modules("modules.json"),
+    "pooling": _modules("1_Pooling/config.json"),
+    "dense layer": _modules("2_Dense/config.json"),
+    "prompts": _modules("config_sentence_transformers.json"),
+    "jsonl texts": _texts,
     "results csv": _results,
     "token table": _token_table,
     "sealed json": _sealed,

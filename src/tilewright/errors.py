@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections.abc import Iterable
 
 
 class TilewrightError(Exception):
@@ -124,6 +125,14 @@ def error_json(error: TilewrightError) -> str:
 def counted(count: int, noun: str) -> str:
     """A number of things: "1 prompt", "1,000 prompts"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """What follows a misspelt name in a message: " (did you mean matmul?)"; "" if none of `names` is similar."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(names), n=1, cutoff=0.75)  # "cpu.none" is not like "cpu.widened"
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def brief(error: BaseException) -> str:

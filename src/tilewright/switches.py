@@ -10,7 +10,8 @@ from tilewright.errors import UsageError, WrongType
 Switch = Literal["pinned", "overlap", "graphs", "folding", "kv-cache", "prefix-sharing", "token-table"]
 Without = frozenset[Switch]  # the optimisations that are switched off
 
-JOBS = ("generate", "classify", "draw", "convolve")
+JOBS = ("generate", "classify", "embed", "draw", "convolve")
+ON_GPUS = ("generate", "classify", "draw", "convolve")
 TABLE, WITHOUT_TABLE = "embedding_conv1d", {"cpu": "cpu.gather", "cuda": "simt.gather"}
 
 
@@ -30,8 +31,8 @@ class Optimisation(NamedTuple):
 
 
 OPTIMISATIONS: dict[Switch, Optimisation] = {
-    "pinned": Optimisation(JOBS, ("cuda",)),
-    "overlap": Optimisation(JOBS, ("cuda",)),
+    "pinned": Optimisation(ON_GPUS, ("cuda",)),
+    "overlap": Optimisation(ON_GPUS, ("cuda",)),
     "graphs": Optimisation(("generate", "classify", "draw"), ("cuda",)),
     "folding": Optimisation(("draw",), keeps_bits=False),
     "kv-cache": Optimisation(("generate",)),

@@ -73,7 +73,7 @@ def test_help_of_every_verb(run, verb):
         (["ladder", "matmul", "--threads", ""], "'' is no list of numbers"),
         (["ladder", "matmul", "--threads", "1,0"], "0 threads: this machine has"),
         (["ladder", "matmul", "--threads", "1000000"], "1,000,000 threads: this machine has"),
-        (["ladder", "matmull"], "no operation 'matmull'; the operations are"),
+        (["ladder", "matmull"], "no operation 'matmull' (did you mean matmul?); the operations are"),
         (["bench", "sentiment", "--threads", "1000000"], "1,000,000 threads"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--table-memory", "many"], "'many' is no size"),
         (["classify", "-p", "m", "-i", "x", "-o", "y", "--rung", "matmul"], "OP=RUNG"),

@@ -146,7 +146,7 @@ LINES = {
     "two prompts": ({"prompt": "x", "input_ids": [1]}, "prompt", "one of them is wanted"),
     "a prompt of another type": ({"prompt": 7}, "prompt", "expected"),
     "a float as token id": ({"prompt_token_ids": [1.5]}, "prompt_token_ids[0]", "expected int"),
-    "an id given before": ({"id": "a", "prompt": "x"}, "id", "'a' was given before"),
+    "an id given before": ({"id": "a", "prompt": "x"}, "id", "'a' is also the id of an earlier record"),
     "a temperature out of range": ({"prompt": "x", "temperature": 9}, "temperature", "is 9"),
     "a top_p out of range": ({"prompt": "x", "top_p": 0}, "top_p", "is 0"),
     "a stop id out of range": (

@@ -15,7 +15,7 @@ from tilewright.cli._options import CHECKS, FILES, MACHINE, MESSAGES, RUNS, SAMP
 WORKLOADS = ("sentiment", "gpt2", "dcgan", "convolve", "scaling")
 COMMANDS = [*((verb,) for verb in VERBS), *(("bench", workload) for workload in WORKLOADS)]
 OWN = {"generate": [SAMPLING], "score": [SCORING]}  # groups of options
-JOBS = ("generate", "score", "classify", "draw", "convolve")
+JOBS = ("generate", "score", "classify", "embed", "draw", "convolve")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -30,7 +30,8 @@ def test_help_of_a_command(run, command):
 @pytest.mark.parametrize("verb", JOBS)
 def test_options_of_a_job_are_in_groups(run, verb):
     _, out, _ = run(verb, "--help")
-    groups = [FILES, *OWN.get(verb, []), MACHINE, CHECKS, MESSAGES, RUNS, "Options"]
+    checks = [] if verb == "embed" else [CHECKS]
+    groups = [FILES, *OWN.get(verb, []), MACHINE, *checks, MESSAGES, RUNS, "Options"]
     assert re.findall(r"^(\S.*):$", out, re.MULTILINE) == groups
     parts = dict(zip(groups, re.split(r"^\S.*:$", out, flags=re.MULTILINE)[1:], strict=True))
     assert "--input" in parts[FILES] and "--dtype" in parts[MACHINE] and "--rung" in parts[MACHINE]
@@ -47,7 +48,7 @@ def test_defaults_are_shown(run):
 def test_the_workloads_of_bench_are_whole_sentences(run):
     _, out, _ = run("bench", "--help")
     listed = " ".join(out.partition("Commands:")[2].split())
-    assert "on a GPU, beside cuDNN and CuPy." in listed and "All must write the same bytes." in listed
+    assert "on a GPU, beside cuDNN and CuPy." in listed and "All runs must write the same bytes." in listed
 
 
 def test_ladder_without_an_operation_lists_them(run):

@@ -11,6 +11,7 @@ import pytest
 import tilewright
 from tilewright.bench.results import Row, read
 from tilewright.cli.ladder import LEGEND
+from tilewright.formats.packages import install_command
 from tilewright.ops.core.ladder import operations
 
 ROW = Row("matmul", "cpu.packed", "8x8x8", "float32", 1, 8, 0.5, 0.4, 0.7, 11, 12.5, 2.0, 0.25, check="passed 0.10")
@@ -73,7 +74,7 @@ def test_a_ladder_is_saved_as_a_whole_or_not_at_all(run, monkeypatch, tmp_path):
 
 def test_without_pytorch_there_are_no_peers(run, measured, absent, monkeypatch):
     _, out, _ = run("ladder", "matmul", "--threads", "1")
-    assert out.endswith("No peers: PyTorch is not installed; pip install 'tilewright[bench]' brings it\n")
+    assert out.endswith(f"No peers: PyTorch is not installed. To compare with it: {install_command('bench')}\n")
     monkeypatch.setattr("tilewright.bench.peers.has_peers", lambda op: False)
     _, out, _ = run("ladder", "correlate", "--threads", "1")
     assert "PyTorch" not in out  # an operation without a peer in any case

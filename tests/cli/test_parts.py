@@ -25,7 +25,12 @@ def test_parts_of_a_job(tmp_path, monkeypatch, capsys):
     whole = Path("out.npy").read_bytes()
     Path("out.npy").unlink()
     assert draw("--restart", "--part", "0/3") == 2
-    assert draw("--part", "3") == 2 and draw("--part", "3/3") == 2
+    assert (
+        draw("--part", "3") == 2
+        and draw("--part", "0/3++") == 2
+        and draw("--part", "+") == 2
+        and draw("--part", "3/3") == 2
+    )
     for path in Path("out.npy.job").rglob("*"):
         if path.is_file():
             path.unlink()
@@ -36,6 +41,17 @@ def test_parts_of_a_job(tmp_path, monkeypatch, capsys):
     assert not Path("out.npy").exists()
     assert draw() == 0 and "Resumed: 5 of 8 shards were there" in capsys.readouterr().out
     assert Path("out.npy").read_bytes() == whole
+
+
+def test_a_part_that_helps(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    init_dcgan("m", 1, z_size=4, channels=(8, 4, 3))
+    assert draw("--part", "1/3+") == 0
+    assert "Part 1 of 3 has ended, 8 of 8 shards are new." in capsys.readouterr().out
+    assert draw("--part", "0/3+", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["part"], report["computed"], report["records"]) == ("0/3+", 0, 24)
+    assert draw() == 0 and "All 8 shards were there" in capsys.readouterr().out
 
 
 def test_the_report_of_a_part(tmp_path, monkeypatch, capsys):

@@ -80,7 +80,7 @@ def test_ids(tmp_path):
         (b'{"id":1.5,"tokens":[1,2,3]}', "id", "got float", None),
         (b'{"id":9223372036854775808,"tokens":[1,2,3]}', "id", "<=", None),
         (b'{"id":"' + b"x" * 513 + b'","tokens":[1,2,3]}', "id", "length <= 512", None),
-        (b'{"id":"a","tokens":[1,2,3]}', "id", "'a' was given before", "a"),
+        (b'{"id":"a","tokens":[1,2,3]}', "id", "'a' is also the id of an earlier record", "a"),
         (b'{"tokens":[1,2,3]}', "id", "is missing", None),
         (b"[1,2,3]", "id", "is missing", None),
         (b'{"id":"q","x":' + b"[" * 100_000, "", "nested too deeply", None),
@@ -239,3 +239,24 @@ def test_labels(tmp_path):
     assert found[2]["id"] == "y" and "not finite" in found[2]["error"]["message"]
     assert [error.line for error in overflows] == [3]
     assert np.float32(found[3]["logits"][1]) == np.float32(1e-7)
+
+
+def test_fields_beside_token_ids_that_would_change_the_answer_are_refused(tmp_path):
+    """As a tokenizer of transformers writes them: also for a text, of which nobody would know what they mean."""
+    lines = [
+        '{"input_ids": [1, 2, 3], "attention_mask": [1, 1, 1], "token_type_ids": [0, 0, 0], "position_ids": null}',
+        '{"input_ids": [1, 2, 0], "attention_mask": [1, 1, 0]}',
+        '{"input_ids": [1, 2, 3], "token_type_ids": [0, 0, 1]}',
+        '{"input_ids": [1, 2, 3], "position_ids": [1, 2, 3]}',
+        '{"input_ids": [1, 2, 3], "attention_mask": 7}',
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    reader = TokenLines(tmp_path / "in.jsonl", length=3, vocabulary=9)
+    (batch,) = reader.batches(9)
+    reader.close()
+    assert batch.tokens.tolist() == [[1, 2, 3]]
+    fields = ["attention_mask", "token_type_ids", "position_ids", "attention_mask"]
+    assert [(error.line, error.field) for error in batch.errors] == list(zip(range(2, 6), fields, strict=True))
+    assert batch.errors[0].message == (
+        "is [1, 1, 0]; this is not supported: leave out the tokens with 0, and attention_mask"
+    )

@@ -141,7 +141,7 @@ def test_batch_lines(tmp_path):
         (b'{"custom_id":"q","body":{"prompt":"a"},"body":{"prompt":"b"}}', "body", "'body' occurs twice", "q"),
         (b'{"id":null,"prompt":"a"}', "id", "got null", None),
         (b'{"id":1.5,"prompt":"a"}', "id", "got float", None),
-        (b'{"id":"a","prompt":"a"}', "id", "'a' was given before", "a"),
+        (b'{"id":"a","prompt":"a"}', "id", "'a' is also the id of an earlier record", "a"),
         (b'{"prompt":"a"}', "id", "is missing, and the first", None),
         (b'{"custom_id":"q","prompt":"a"}', "body", "is missing from a batch line", "q"),
         (b'{"id":"q","body":{"prompt":"a"}}', "custom_id", "is missing from a batch line", "q"),

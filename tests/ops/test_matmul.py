@@ -224,7 +224,7 @@ def test_a_forced_rung_never_falls_back(rng):
         pytest.raises(Refused, match=r"matmul\.cpu\.widened refuses [^\n]*\n.*dtype is float32"),
     ):
         matmul(a, a)
-    with pytest.raises(Refused, match=r"no rung 'cpu\.fastest'; it has cpu\.memory"):
+    with pytest.raises(Refused, match=r"no rung 'cpu\.fastest'.*; it has cpu\.memory"):
         using(matmul="cpu.fastest").__enter__()
 
 
@@ -250,7 +250,7 @@ def test_pairs_are_multiplied_where_that_is_faster(name, chosen, monkeypatch):
 
 
 def test_using_knows_the_operations():
-    with pytest.raises(UsageError, match=r"there is no operation matmull; the operations are .*conv1d, .*matmul"):
+    with pytest.raises(UsageError, match=r"matmull \(did you mean matmul\?\); the operations are .*conv1d, .*matmul"):
         using(matmull="cpu.packed").__enter__()
 
 

@@ -15,7 +15,7 @@ from tilewright.bench.measure import SEED, Call, Clock, Timing, interleave
 from tilewright.bench.peers import cpu_peers, peers_of
 from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.bench.roofs import measured_roofs
-from tilewright.errors import InputError, InternalError, UsageError
+from tilewright.errors import InputError, InternalError, UsageError, suggestion
 from tilewright.ops.core.gpu.tensors import moved
 from tilewright.ops.core.ladder import Ladder, Rung, operations, trying, using
 from tilewright.ops.core.launch import threads
@@ -30,7 +30,8 @@ PATIENCE = 8  # times SLOW_S that a call may take on a CPU before its rows are c
 def parts(op: str):
     """(ladder, module of `bench.sizes`) of an operation. Raises UsageError for an unknown name."""
     if op not in operations():
-        raise UsageError(f"there is no operation {op!r}; the operations are {', '.join(operations())}")
+        near = suggestion(op, operations())
+        raise UsageError(f"there is no operation {op!r}{near}; the operations are {', '.join(operations())}")
     return importlib.import_module(f"tilewright.ops.{op}").ladder, importlib.import_module(
         f"tilewright.bench.sizes.{op}"
     )

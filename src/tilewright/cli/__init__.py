@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from importlib import import_module
 from inspect import cleandoc
@@ -35,8 +36,9 @@ from tilewright.errors import (
 
 VERBS = {
     "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or binary token ids.",
-    "score": "Score given texts with a GPT-2: log-probabilities of their tokens.",
+    "score": "Score given texts with a decoder: log-probabilities of their tokens.",
     "classify": "Classify texts with a BERT, RoBERTa, DistilBERT or TextCNN: text, JSON lines or Parquet.",
+    "embed": "Turn texts into vectors with a BERT, RoBERTa or DistilBERT: .npy, JSON lines or Parquet.",
     "draw": "Draw images with a DCGAN: .txt, .npy, .png or .bmp.",
     "convolve": "Filter a volume: text, .npy, NIfTI, TIFF or Zarr. It may be larger than memory.",
     "plan": "Print what a job would need: shards, memory, disk and time.",
@@ -64,7 +66,9 @@ or the first where nothing can be resumed."""
 
 NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python says where the system gives none
 HELP = {"help_option_names": ["-h", "--help"]}
-READ = ("input", "kernel", "mine", "answers", "validate", "reference", "source")  # options that name files
+MODELS = ("model", "source")  # what --model and convert's SRC are called
+READ = ("input", "kernel", "mine", "answers", "validate", "reference")  # options that name files
+STORED = ("generate", "classify", "status", "verify")  # verbs whose output may be the URL of an object
 WRITTEN = ("output", "image", "trace", "destination")
 TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
@@ -122,9 +126,40 @@ def _check_files(verb: str, options: dict[str, Any]) -> None:
     """Raises UsageError where a file is standard input or output, or a pipe."""
     from tilewright.formats.files import check_no_stream
 
-    given = {name: options[name] for name in (*READ, *WRITTEN) if isinstance(options.get(name), str)}
+    given = {name: options[name] for name in (*READ, "source", *WRITTEN) if isinstance(options.get(name), str)}
     for name, path in given.items() if verb not in ("status", "verify") else ():
         check_no_stream(path, name, written=name in WRITTEN and verb != "validate")
+
+
+def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str, Any]:
+    """Options that name an object of a store by its URL, with the paths of local copies. opened: closed when the verb
+    is done; then the local copy of an output goes.
+
+    Raises UsageError for a URL where a file is to be written, and what `stores.inputs.fetch` raises.
+    """
+    found: dict[str, Any] = {}
+    for name in (*MODELS, *READ, *WRITTEN):
+        given = options.get(name)
+        if not isinstance(given, str) or "://" not in given:
+            continue
+        from tilewright.runtime.stores.inputs import fetch
+        from tilewright.runtime.stores.stage import staged
+        from tilewright.runtime.stores.urls import is_url, local_path
+
+        if not is_url(given):
+            continue
+        if name not in WRITTEN:
+            found[name] = fetch(given, folder=name in MODELS)
+        elif (path := local_path(given)) is not None:
+            found[name] = path
+        elif name == "output" and verb in STORED:
+            job = given if verb in ("generate", "classify") else given.removesuffix("/").removesuffix(".job")
+            found[name] = opened.enter_context(staged(job))
+        else:
+            outputs = "the outputs of generate and classify, whose shards are joined at the end"
+            what = f"the {name} is the URL {given!r}; what is written to a store are {outputs}"
+            raise UsageError(what, remedy="write to a local file, and copy it")
+    return found
 
 
 def _texts(options: dict[str, Any]) -> dict[str, Any]:
@@ -156,14 +191,16 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
     def called(**options: Any) -> None:
         _options_given.set(options)
         try:
-            _check_files(verb.__name__, options)
-            options |= _texts(options)
-            for name in ("model", "source"):  # what --model and convert's SRC are called
-                if isinstance(options.get(name), str):
-                    from tilewright.runtime.named_models import resolved
+            with ExitStack() as opened:
+                options |= _fetched(verb.__name__, options, opened)
+                _check_files(verb.__name__, options)
+                options |= _texts(options)
+                for name in MODELS:
+                    if isinstance(options.get(name), str):
+                        from tilewright.runtime.named_models import resolved
 
-                    options[name] = resolved(options[name], options.get("output") or options.get("destination"))
-            verb(**options)
+                        options[name] = resolved(options[name], options.get("output") or options.get("destination"))
+                verb(**options)
         except (typer.Exit, SystemExit):
             raise
         except typer.BadParameter as error:

@@ -26,7 +26,8 @@ class JobOptions:
             metavar="N",
             min=1,
             max=1024,
-            help="Worker processes. Each gets one GPU, or an equal share of the CPU cores.",
+            help="Worker processes. Each gets one GPU, or an equal share of the CPU cores. On a Ray cluster, the most "
+            "at a time.",
             show_default="one per GPU, else one",
             rich_help_panel=RUNS,
         ),
@@ -102,7 +103,7 @@ class JobOptions:
         Option(
             metavar="K/N",
             help="Compute only part K (from 0) of N, and write no output. Start N such processes, "
-            "then run the command without --part.",
+            "then run the command without --part. With K/N+ a part then helps the others with theirs.",
             rich_help_panel=RUNS,
         ),
     ] = None
@@ -111,10 +112,18 @@ class JobOptions:
 def resolve_dtype(options: Any) -> None:
     """Replaces --dtype auto by the dtype of the model's weights. Raises UsageError, InputError and ResourceError."""
     if options.dtype == "auto":
-        from tilewright.runtime.devices import place_for
         from tilewright.runtime.load import stored_dtype
 
-        options.dtype = stored_dtype(options.model, place_for(options.device))
+        options.dtype = stored_dtype(options.model, _device_of(options, "float32"))
+
+
+def _device_of(options: Any, dtype: str) -> str:
+    """The device of a job. The GPUs of a Ray cluster are on other machines, so they are not checked here."""
+    from tilewright.runtime.devices import place_for
+
+    if options.device == "cuda" and getattr(options, "engine", None) == "ray":
+        return "cuda"
+    return place_for(options.device, dtype)
 
 
 def settings_of(options: Any, job: str) -> Settings:
@@ -122,7 +131,8 @@ def settings_of(options: Any, job: str) -> Settings:
 
     Raises BadParameter, UsageError and ResourceError.
     """
-    check_threads(options.threads)
+    if options.engine != "ray":  # its nodes may have more cores
+        check_threads(options.threads)
     resolve_dtype(options)
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
     del given["config"]  # its options have become ours
@@ -135,9 +145,10 @@ def settings_of(options: Any, job: str) -> Settings:
         if given["shard_size"] < 1:
             raise typer.BadParameter("a shard has at least 1 record or byte", param_hint="--shard-size")
     if options.part is not None:
-        numbers = options.part.split("/")
+        given["helps"] = options.part.endswith("+")
+        numbers = options.part.removesuffix("+").split("/")
         if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-            raise typer.BadParameter(f"{options.part!r} is no part; write 0/8", param_hint="--part")
+            raise typer.BadParameter(f"{options.part!r} is no part; write 0/8 or 0/8+", param_hint="--part")
         given["part"] = tuple(map(int, numbers))
     if options.device != "cpu" and (options.workers, options.engine, options.part) == (None, None, None):
         given["workers"] = _gpus(options.device)
@@ -162,11 +173,9 @@ def threads_of(options: Any) -> int:
 
 def device_row(options: Any) -> dict[str, str]:
     """The rows of the banner that say where the job runs, and without what."""
-    from tilewright.runtime.devices import place_for
-
-    device = place_for(options.device, options.dtype or "float32")
+    device = _device_of(options, options.dtype or "float32")
     workers = {"Workers": f"{options.workers:,}"} if options.workers else {}
-    if device == "cpu":
+    if device == "cpu" and (options.threads or options.engine != "ray"):
         threads = threads_of(options)
         device = f"cpu, {threads} thread{'s' * (threads > 1)}"
     return workers | {"Device": device, **without_row(options)}

@@ -82,6 +82,35 @@ Tolerance = Annotated[
         rich_help_panel=CHECKS,
     ),
 ]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        metavar="NAMES",
+        help="Copy fields of each record to the output, as in label,meta; null where it has none. NAME=AS renames one.",
+        rich_help_panel=FILES,
+    ),
+]
+TextField = Annotated[
+    str | None,
+    typer.Option(
+        "--text-field",
+        metavar="NAME",
+        help="The field of a record with its text, or its token ids.",
+        show_default="text, tokens or input_ids",
+        rich_help_panel=FILES,
+    ),
+]
+PromptField = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt-field",
+        metavar="NAME",
+        help="The field of a record with its prompt, as text or token ids.",
+        show_default="prompt, prompt_token_ids or input_ids",
+        rich_help_panel=FILES,
+    ),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Write one JSON object to stdout, and all text to stderr.", rich_help_panel=MESSAGES),
@@ -123,6 +152,13 @@ def parse_bytes(text: str, option: str | None = None) -> int:
     if not found:
         raise typer.BadParameter(f"{text!r} is no size; write 256M or 4G", param_hint=option)
     return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def parse_keep(texts: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """["label,meta", "text=input_text"] as (name in the input, name in the output)."""
+    names = [name.strip() for text in texts or () for name in text.split(",")]
+    pairs = [name.partition("=") for name in names]
+    return tuple((name, shown if equals else name) for name, equals, shown in pairs)
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -192,7 +228,7 @@ def _check_rung(op: str, name: str, device: str) -> None:
     needs a GPU that is missing."""
     from importlib import import_module
 
-    from tilewright.errors import ResourceError, UsageError
+    from tilewright.errors import ResourceError, UsageError, suggestion
     from tilewright.hardware import unavailable
     from tilewright.runtime.devices import is_gpu_elsewhere
 
@@ -203,7 +239,7 @@ def _check_rung(op: str, name: str, device: str) -> None:
     fit = [rung for rung in rungs if (engine := rung.partition(".")[0]) in wanted and not missing[engine]]
     engine, remedy = name.partition(".")[0], f"use one of: {', '.join(fit)}" if fit else "leave out --rung"
     if name not in rungs:
-        why = f"{op} has no rung {name!r}"
+        why = f"{op} has no rung {name!r}{suggestion(name, fit)}"
     elif engine not in wanted:
         other = "cuda" if device == "cpu" else "cpu"
         gpu = " on a machine with a GPU" if missing[engine] else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from typer import Option
@@ -50,7 +50,7 @@ class JobOptions:
             "--images",
             "-n",
             metavar="LIST",
-            help="Numbers of records: sentences, prompts, images or planes. One number is no parameter of the sweep.",
+            help="Numbers of records: sentences, prompts, images or planes. One number sets it for all points.",
             show_default="by the job and the device",
             rich_help_panel=WHOLE,
         ),
@@ -66,7 +66,12 @@ class JobOptions:
     ] = None
     gpus: Annotated[
         str | None,
-        Option("--gpus", metavar="LIST", help="As --workers, with --device cuda.", rich_help_panel=WHOLE),
+        Option(
+            "--gpus",
+            metavar="LIST",
+            help="Numbers of GPUs: the same as --workers with --device cuda.",
+            rich_help_panel=WHOLE,
+        ),
     ] = None
     model: Annotated[
         str | None,
@@ -136,7 +141,7 @@ def _check(options: Any, job: str) -> None:
 
 def _setting(options: Any, job: str) -> Setting:
     """What to run. Raises UsageError for a dtype that is not measured, InputError for another model."""
-    from tilewright.bench.sweep_kinds import DTYPES, MODELS, Setting
+    from tilewright.bench.sweep_kinds import DTYPES, MODELS, Measured, Setting
     from tilewright.demo import sentences
     from tilewright.runtime.devices import place_for
     from tilewright.runtime.load import read_weights
@@ -147,7 +152,7 @@ def _setting(options: Any, job: str) -> Setting:
     place_for(options.device, dtype)
     if options.model is not None:
         config, weights = read_weights(options.model, MODELS[job])
-        return Setting(job, options.device, dtype, config, weights)
+        return Setting(job, options.device, dtype, cast(Measured, config), weights)
     return Setting(job, options.device, dtype, ids=sentences()[0] if job == "sentiment" else None)
 
 

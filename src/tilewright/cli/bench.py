@@ -67,8 +67,8 @@ def sentiment(options: Sentiment) -> None:
     \b
     tilewright bench sentiment --threads 2
 
-    The sentences come from --input. Without it they are the 16,384 in sentiment_inputs.bin if ./course or the folder
-    named by TILEWRIGHT_COURSE has that file, else the sample in the package.
+    The sentences come from --input. Without --input they come from sentiment_inputs.bin (16,384 sentences), if that
+    file is in ./course or in the folder that TILEWRIGHT_COURSE names. Else the sample in the package is used.
     """
     watch, device = _begin(options, options.dtype, options.threads)
     from tilewright.bench.workloads.sentiment import bench
@@ -116,9 +116,10 @@ def gpt2(options: Gpt2) -> None:
     \b
     tilewright bench gpt2 --only batch --dtype bfloat16
 
-    The prompts come from --input. Without it they are the 8,192 in gpt2_input.bin if ./course or the folder named by
-    TILEWRIGHT_COURSE has that file, else random token ids. Workloads: course, as in a student report, 8 new tokens for
-    each of 1,024 prompts (6,400 on a GPU); batch, 128 for each of 64 (1,024 on a GPU); single, 64 for one prompt.
+    The prompts come from --input. Without --input they come from gpt2_input.bin (8,192 prompts), if that file is in
+    ./course or in the folder that TILEWRIGHT_COURSE names. Else they are random token ids. Workloads: course generates
+    8 tokens for each of 1,024 prompts (6,400 on a GPU), as a student's report did. batch generates 128 tokens for each
+    of 64 prompts (1,024 on a GPU). single generates 64 tokens for one prompt.
     """
     watch, device = _begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.gpt2 import COUNT, USUAL, Setting, bench, model_name, random_prompts, random_weights
@@ -264,14 +265,15 @@ class Scaling(Common):
 
 @verb(Scaling)
 def scaling(options: Scaling) -> None:
-    """Run whole jobs with 1, 2, ... workers, each on a GPU or on its own cores. All must write the same bytes.
+    """Run whole jobs with 1, 2, ... workers, each on a GPU or on its own cores. All runs must write the same bytes.
 
     \b
     tilewright bench scaling --only gpt2 --workers 1,2,4
     tilewright bench scaling --only dcgan -n 100,1000 --ranks 1,2,4,8,16
 
-    Amdahl's law and the Universal Scalability Law are fitted to the speed-ups. With --engine mpi or ray the workers are
-    ranks or actors, on all hosts of the launcher or the cluster. --save saves the rows and a figure.
+    The command fits Amdahl's law and the Universal Scalability Law to the speed-ups. With --engine mpi the workers are
+    MPI ranks on the launcher's hosts; with --engine ray they are actors of the cluster. --save saves the rows and a
+    figure.
     """
     from pathlib import Path
     from tempfile import TemporaryDirectory

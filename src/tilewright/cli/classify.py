@@ -17,11 +17,14 @@ from tilewright.cli._options import (
     Device,
     Dtype,
     Json,
+    Keep,
     Rungs,
+    TextField,
     Threads,
     Tolerance,
     Validate,
     parse_bytes,
+    parse_keep,
     verb,
 )  # fmt: skip
 from tilewright.cli._output import banner, show_part, show_report, summary
@@ -50,7 +53,8 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Sentences: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][length].",
+            help="Sentences: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
+            "token ids as int32 [n][length].",
             rich_help_panel=FILES,
         ),
     ]
@@ -76,6 +80,8 @@ class Options(JobOptions):
             rich_help_panel=FILES,
         ),
     ] = None
+    text_field: TextField = None
+    keep: Keep = None
     device: Device = "auto"
     dtype: Dtype = "float32"
     threads: Threads = None
@@ -126,6 +132,8 @@ def job_of(options: Options) -> ClassifyJob:
         table_path=table_path(options.model) if options.keep_table else None,
         answers=options.validate or (options.answers if options.check else None),
         tolerance=options.tolerance,
+        content_field=options.text_field,
+        keep=parse_keep(options.keep),
         settings=settings_of(options, "classify"),
     )
 

@@ -139,9 +139,9 @@ def convolve(options: Options) -> None:
     and sobel are scipy.ndimage's gaussian_filter, uniform_filter, laplace and sobel; the result is written as floats.
     A SIGMA of 0 leaves an axis unfiltered, as in gaussian:1.5,1.5,0.
 
-    Formats: the file names say the formats, and every pair of them works. Axes are (z, y, x) as in the array; for
-    NIfTI, nibabel's (i, j, k). As text, a volume is D H W and its values, x fastest, with six decimals. .npy, .nii and
-    .zarr are read and written in tiles, and may be larger than memory.
+    Formats: each file's suffix selects its format, and input and output may have different ones. Axes are (z, y, x) as
+    in the array; for NIfTI, nibabel's (i, j, k). A .txt volume is D H W, then its values with six decimals; x changes
+    fastest. .npy, .nii and .zarr are read and written in tiles, and may be larger than memory.
 
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped.

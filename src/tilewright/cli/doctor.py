@@ -195,11 +195,13 @@ def readable(found: dict[str, Any]) -> str:
 
 def of_extra(extra: str, versions: dict[str, str | None]) -> str:
     """One line: the libraries of an extra with their versions, and the command that installs it if one is missing."""
+    from tilewright.formats.packages import install_command
+
     names, use = EXTRAS[extra]
     told = ", ".join(f"{name} {versions.get(name) or 'missing'}" for name in names)
     if all(versions.get(name) for name in names):
         return f"installed - {told} ({use})"
-    return f"missing - {told} ({use}); pip install 'tilewright[{extra}]', in a clone: pip install -e '.[{extra}]'"
+    return f"missing - {told} ({use}); {install_command(extra)}"
 
 
 def of_gpu(gpu: dict[str, Any]) -> str:

@@ -152,9 +152,9 @@ def draw(options: Options) -> None:
     is built in memory: 3 bytes per pixel, 7 for .png. `tilewright plan draw` counts them, and a picture that does not
     fit is refused.
 
-    Noise: a .txt input is the number of images, then the model's numbers (100) for each image, separated by white
-    space. Random noise depends on the seed and on the image's number: the first 10 of 1,000 images are the same as 10
-    images of another run.
+    Noise: a .txt input is the number of images, then the noise of each image (100 numbers), separated by white space.
+    Random noise depends only on the seed and the image's number. So the first 10 of 1,000 images are those of a run
+    with -n 10.
 
     Outputs appear when they are complete; until then earlier outputs stay. Finished shards are saved in OUTPUT.job: the
     same command resumes a job that was stopped.

@@ -19,13 +19,17 @@ from tilewright.cli._options import (
     Device,
     Dtype,
     Json,
+    Keep,
+    PromptField,
     Rungs,
     Threads,
     Validate,
     parse_bytes,
+    parse_keep,
     verb,
 )  # fmt: skip
 from tilewright.cli._output import banner, say, show_part, show_report, summary
+from tilewright.formats.names import kind_of_records
 from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
@@ -58,7 +62,8 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Prompts: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][16].",
+            help="Prompts: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
+            "token ids as int32 [n][16].",
             rich_help_panel=FILES,
         ),
     ]
@@ -194,6 +199,8 @@ class Options(JobOptions):
             rich_help_panel=SAMPLING,
         ),
     ] = None
+    prompt_field: PromptField = None
+    keep: Keep = None
     device: Device = "auto"
     dtype: Dtype = "float32"
     threads: Threads = None
@@ -230,6 +237,8 @@ def job_of(options: Options) -> GenerateJob:
         seed=options.seed or 0,
         batch_memory=memory,
         answers=options.validate or options.answers,
+        content_field=options.prompt_field,
+        keep=parse_keep(options.keep),
         settings=settings_of(options, "generate"),
     )
 
@@ -255,7 +264,9 @@ def options_without_effect(options: Options) -> str:
     given = [_flag(name) for name in DRAWING if getattr(options, name) is not None]
     if options.temperature or not given:
         return ""
-    but = ", but for records that give their own" if (options.input or "").endswith((".jsonl", ".parquet")) else ""
+    but = (
+        ", but for records that give their own" if kind_of_records(options.input or "") not in (".txt", ".bin") else ""
+    )
     said = f"the likeliest token is taken, whatever is given as {' and '.join(given)}"
     return f"At --temperature 0 {said}{but}"
 

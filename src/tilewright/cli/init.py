@@ -126,7 +126,7 @@ def init(options: Options) -> None:
     tilewright init gpt2 tiny --layers 2 --heads 4 --width 64 --context 256 --vocab-size 5000
 
     Without options the model has the full size: 801 MB for textcnn, 498 MB for gpt2, 21 MB for dcgan. An option of
-    another kind is refused.
+    another kind of model is refused.
     """
     given = {name: value for name, value in vars(options).items() if value is not None}
     path, seed, kind, force = (given.pop(name) for name in ("path", "seed", "kind", "force"))

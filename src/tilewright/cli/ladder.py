@@ -14,6 +14,7 @@ from tilewright.cli._options import MACHINE, parse_threads, verb
 from tilewright.cli._output import say, show
 from tilewright.cli._sizes import HELP as SIZE_HELP
 from tilewright.cli._sizes import sized
+from tilewright.formats.packages import install_command
 from tilewright.ops.core.ladder import operations
 
 if TYPE_CHECKING:
@@ -140,9 +141,9 @@ def ladder(options: Options) -> None:
     tilewright ladder matmul --explain --size N=768,K=768
     tilewright ladder --job sentiment
 
-    A ladder is the list of an operation's kernels; each kernel is a rung, and adds one idea to the rung below. The
-    sizes are those of the models. A very slow rung is timed on fewer rows. A rung whose result is wrong is not timed.
-    With --job, the ladder is that of a whole job: its steps from a naive program to today's, on the same input.
+    A ladder is the list of an operation's kernels. Each kernel is a rung: it adds one idea to the rung below. Without
+    --size, the ladder runs at the sizes that the models use. A very slow rung is timed on fewer rows. A rung whose
+    result is wrong is not timed. With --job, the steps of a whole job are timed, from a naive program to today's.
     """
     if options.job:
         from tilewright.cli.job_ladder import job_ladder
@@ -346,7 +347,7 @@ def _without_peers(options: Options) -> list[str]:
 
     if find_spec("torch") or (options.op != "all" and not has_peers(options.op)):
         return []
-    return ["No peers: PyTorch is not installed; pip install 'tilewright[bench]' brings it"]
+    return [f"No peers: PyTorch is not installed. To compare with it: {install_command('bench')}"]
 
 
 def _explain(tower: Any, cases: list[Any], options: Options) -> None:

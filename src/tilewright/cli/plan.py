@@ -18,7 +18,7 @@ from tilewright.formats.sampling_fields import DRAWING
 if TYPE_CHECKING:
     from tilewright.runtime.plan import Declared, JobPlan
 
-JOBS = ("generate", "score", "classify", "draw", "convolve")
+JOBS = ("generate", "score", "classify", "embed", "draw", "convolve")
 PROMPTS = Option(
     "--input", "-i", metavar="FILE", help="Prompts. Without it, --count prompts of --length tokens are assumed."
 )
@@ -65,11 +65,12 @@ def plan(options: Options) -> None:
     tilewright plan classify --model critic -i reviews.txt -o labels.jsonl
 
     Write plan before the job's own command line. A job that would be refused at its start is refused here, with the
-    same exit code. Nothing is written, and no weights are loaded. A long text is sampled; figures that are estimated
-    from the sample say "about". Of a volume, and of noise above 16 MiB, only the header is read.
+    same exit code. Nothing is written, and no weights are loaded. Only a sample of a long text is read; "about" marks
+    figures that are estimated from the sample. Of a volume, or of noise above 16 MiB, only the header is read.
 
-    The time comes from a similar job beside the output: the same model or kernel, device and precision. Without one, it
-    comes from ./results, where `bench --save` stores measurements. Else plan prints the command of a short trial.
+    The time is estimated from a similar job in the output's directory: one with the same model or kernel, device and
+    precision. If there is none, it is estimated from ./results, where `bench --save` stores measurements. Else plan
+    prints the command of a short trial.
     """
     job, *given = options.command
     if job not in JOBS:
@@ -110,14 +111,14 @@ def _planned(given: list[str], module: Any, options: Any, memory: int | None) ->
     if name == "generate":
         options.output = options.output or "out.jsonl"
     if made:
-        from tilewright.models.gpt2 import GPT2Config
+        from tilewright.models.decoder import DecoderConfig
         from tilewright.runtime.load import config_of
         from tilewright.runtime.verbs.generate.task import check_forced
 
         options.input = ""
         job = _job_of(module, options, memory)
         device = place_for(job.device, job.dtype)
-        check_forced(job.params, job.settings.rungs, device, config_of(job.model, GPT2Config))
+        check_forced(job.params, job.settings.rungs, device, config_of(job.model, DecoderConfig))
         found = plans.plan_made(job, options.length, memory)
         head, disk = _made(found, options), []
         told = {"verb": "plan", "job": name, "model": job.model, "device": device, "dtype": job.dtype,
@@ -174,7 +175,7 @@ def _head(found: JobPlan) -> list[str]:
         begun.state, f"; {begun.done:,} of them are finished (the job is {begun.state})"
     )
     lines = [records, f"shards: {begun.cut.shards:,}, {_shard(found)}{state}"]
-    lines += _noticed(found) if found.verb == "generate" else []
+    lines += _noticed(found)
     if begun.thrown:
         lines.append(
             f"--restart removes the earlier work, {begun.thrown:,} shard{'s' * (begun.thrown > 1)}, "
@@ -190,13 +191,13 @@ def _head(found: JobPlan) -> list[str]:
 
 
 def _noticed(found: JobPlan) -> list[str]:
-    """Prompts that get an error, fewer tokens than asked for, or have fields without effect."""
+    """Records that get an error; prompts that get fewer tokens than asked for, or have fields without effect."""
     figures, lines, about = found.figures, [], "" if found.counted else "about "
-    if figures["bad"]:
-        lines.append(f"bad prompts: {about}{figures['bad']:,}, each gets an error; the first: {figures['first_bad']}")
-    if figures["cut"]:
+    if bad := figures.get("bad"):
+        lines.append(f"bad {found.unit}: {about}{bad:,}, each gets an error; the first: {figures['first_bad']}")
+    if figures.get("cut"):
         lines.append(f"prompts whose new tokens do not all fit in the model's context: {about}{figures['cut']:,}")
-    if figures["undrawn"]:
+    if figures.get("undrawn"):
         names = f"{', '.join(DRAWING[:-1])} or {DRAWING[-1]}"
         lines.append(
             f"prompts at temperature 0 with {names}, which have no effect there: {about}{figures['undrawn']:,}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +13,7 @@ from tilewright.cli._options import MACHINE, verb
 from tilewright.cli._output import say
 from tilewright.cli._output import show as put
 from tilewright.cli._sizes import sized
-from tilewright.errors import Refused, UsageError
+from tilewright.errors import Refused, UsageError, suggestion
 from tilewright.ops.core.ladder import Ladder, Rung, in_words, operations
 
 if TYPE_CHECKING:
@@ -100,9 +99,9 @@ def show(options: Options) -> None:
     tilewright show matmul simt.strip --drawing > strip.svg
     tilewright show matmul --save
 
-    A CPU kernel is compiled anew, which takes seconds: only then is its assembly there. A GPU kernel shows its
-    registers, shared memory and occupancy where there is a GPU; the rest needs none. Without RUNG all kernels that run
-    on this machine are compiled, which takes a minute, and listed in a table.
+    A CPU kernel is compiled again, to get its assembly; this takes seconds. Registers, shared memory and occupancy of a
+    GPU kernel are shown only on a machine with a GPU. Without RUNG, all kernels that run on this machine are compiled,
+    which takes a minute, and listed in a table.
     """
     ladder = _ladder(options)
     if not options.rung:
@@ -136,7 +135,7 @@ def _ladder(options: Options) -> Ladder:
         raise UsageError(f"show {options.op} {options.rung}: --save is for the table of all kernels; leave RUNG out")
 
     if options.op not in operations():
-        near = _near(options.op, operations())
+        near = suggestion(options.op, operations())
         raise UsageError(f"there is no operation {options.op!r}{near}; the operations are {', '.join(operations())}")
     ladder: Ladder = parts(options.op)[0]
     return ladder
@@ -145,15 +144,9 @@ def _ladder(options: Options) -> Ladder:
 def _rung(options: Options, ladder: Ladder) -> Rung:
     """Raises UsageError for a rung that does not exist, with the nearest one."""
     if options.rung not in ladder.rungs:
-        near = _near(options.rung, ladder.rungs)
+        near = suggestion(options.rung, ladder.rungs)
         raise UsageError(f"{options.op} has no rung {options.rung!r}{near}; it has {', '.join(ladder.rungs)}")
     return ladder.rungs[options.rung]
-
-
-def _near(name: str, names: Any) -> str:
-    """A question for the nearest name, "" if none is near."""
-    near = get_close_matches(name, list(names), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _case(options: Options, ladder: Ladder, rung: Rung) -> tuple[Any, list[str]]:

@@ -18,7 +18,9 @@ SHOWN = 32  # workers that are listed
 class Options:
     """One field per option."""
 
-    output: Annotated[str, Argument(metavar="OUTPUT", help="The output of the job, or its directory OUTPUT.job.")]
+    output: Annotated[
+        str, Argument(metavar="OUTPUT", help="The output of the job, its URL, or its directory OUTPUT.job.")
+    ]
     json: Json = False
 
 
@@ -29,11 +31,11 @@ def status(options: Options) -> None:
     \b
     tilewright status labels.jsonl
 
-    OUTPUT is the file or directory after -o of the job. Its state is in OUTPUT.job, which the job makes when it
-    starts. The command reads that directory and changes nothing. A job is running as long as a process holds its
-    lock, on any host.
+    OUTPUT is the file or directory that the job was given after -o. The job creates the directory OUTPUT.job when it
+    starts, and stores its state there. This command reads that directory and changes nothing. A job counts as running
+    while a process on any host holds its lock.
     """
-    from tilewright.runtime.jobs.status import status
+    from tilewright.runtime.stores.views import status
 
     options.output = output_of(options.output)
     found = status(options.output)

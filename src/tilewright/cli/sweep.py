@@ -122,10 +122,11 @@ def sweep(options: Options) -> None:
     tilewright sweep --job gpt2 --batch-size 1,8,64,800
     tilewright sweep --job dcgan --images 1000,10000,100000 --gpus 1,2,4 --device cuda
 
-    A parameter is the number of threads, an option that a kernel declares, or of a job its batch size, its number of
-    records or of workers. Every point is checked before it is timed. A value that cannot run stays in the table with
-    the reason. The first parameter is the figure's x axis; each kernel, size and value of the second one is a curve.
-    Without --size and --label all sizes of the ladder are timed.
+    A kernel's parameters are the number of threads and the options that it declares. A job's parameters are the batch
+    size, the number of records and the number of workers. The result at each value is checked before the value is
+    timed. If a value cannot run, the table gives the reason. In the figure, the first parameter is the x axis, and each
+    kernel, size and value of the second parameter is a curve. Without --size and --label, all sizes of the ladder are
+    timed.
     """
     if options.job:
         sweep_job(options)

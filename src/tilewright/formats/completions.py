@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.formats.files import Writable
+from tilewright.formats.record_fields import kept_in
 from tilewright.formats.records import Completion, Prompt, RecordError
 
 Result = tuple[Prompt, Sequence[Completion]]  # completions are ignored where the prompt has an error
@@ -21,13 +22,20 @@ _ESCAPES = str.maketrans(
 )
 
 
+# the fields that CompletionWriter writes, and those of its lines as Parquet
+ANSWER = frozenset({
+    "id", "custom_id", "response", "error", "choices", "index", "text", "token_ids", "finish_reason", "logprobs",
+})  # fmt: skip
+
+
 class CompletionWriter:
     """Writes one line per prompt to an open AtomicFile.
 
     One completion: {"id", "text"?, "token_ids", "finish_reason", "logprobs"?}; several: {"id", "choices": [{"index",
     and the same}]}; none: {"id", "error": {"line", "field", "message"}}. No text without a tokenizer. logprobs: an
-    object a token, log-probability by token id. An OpenAI batch line is answered in OpenAI's form, with token ids
-    added; its logprobs name tokens as "token_id:464", like vLLM's with return_tokens_as_token_ids.
+    object a token, log-probability by token id. Kept fields follow the ids. An OpenAI batch line is answered in
+    OpenAI's form, with token ids added; its logprobs name tokens as "token_id:464", like vLLM's with
+    return_tokens_as_token_ids.
     """
 
     def __init__(self, file: Writable) -> None:
@@ -41,9 +49,10 @@ class CompletionWriter:
 
 def error_line(said: bytes, error: RecordError) -> bytes:
     """What CompletionWriter writes for a record with this error, for which it wrote the line `said` before."""
-    answer = msgspec.json.decode(said)
+    answer = msgspec.json.decode(said, type=dict[str, msgspec.Raw])
     openai = "custom_id" in answer
-    prompt = Prompt(error.line, answer["custom_id" if openai else "id"], error, openai=openai)
+    id = msgspec.json.decode(answer["custom_id" if openai else "id"])
+    prompt = Prompt(error.line, id, error, openai=openai, kept=kept_in(answer, ANSWER))
     return msgspec.json.encode(_answer(prompt, []) if openai else _line(prompt, [])) + b"\n"
 
 
@@ -77,10 +86,10 @@ class TextWriter:
 
 def _line(prompt: Prompt, completions: Sequence[Completion]) -> dict[str, Any]:
     if prompt.error:
-        return {"id": prompt.id, "error": prompt.error}
+        return {"id": prompt.id, **prompt.kept, "error": prompt.error}
     if len(completions) == 1:
-        return {"id": prompt.id, **_fields(completions[0])}
-    return {"id": prompt.id, "choices": [{"index": each.index, **_fields(each)} for each in completions]}
+        return {"id": prompt.id, **prompt.kept, **_fields(completions[0])}
+    return {"id": prompt.id, **prompt.kept, "choices": [{"index": each.index, **_fields(each)} for each in completions]}
 
 
 def _fields(completion: Completion) -> dict[str, Any]:
@@ -94,7 +103,7 @@ def _fields(completion: Completion) -> dict[str, Any]:
 def _answer(prompt: Prompt, completions: Sequence[Completion]) -> dict[str, Any]:
     """The answer to an OpenAI batch line, https://platform.openai.com/docs/guides/batch; without times or random ids,
     so that the same job writes the same bytes."""
-    line: dict[str, Any] = {"id": f"batch_req_{prompt.line}", "custom_id": prompt.id}
+    line: dict[str, Any] = {"id": f"batch_req_{prompt.line}", "custom_id": prompt.id, **prompt.kept}
     if prompt.error:
         error = prompt.error
         about = {"code": "invalid_request", "message": str(error), "line": error.line, "param": error.field or None}

@@ -73,7 +73,12 @@ class InputFile:
 
     Reads go through `pread`, never a memory map, so a file that shrinks meanwhile is an error and not a SIGBUS.
     Raises InputError for a missing path, a directory or a device, ResourceError where the system refuses.
+    columns: of a table, the columns to read; None: those that its reader knows. quoted: a line end inside quotes is no
+    end of a record, and the first record is a header.
     """
+
+    columns: frozenset[str] | None = None
+    quoted = False
 
     def __init__(self, path: str | os.PathLike[str], what: str) -> None:
         self.path = os.fspath(path)

@@ -1,8 +1,8 @@
 """Sentences as JSON lines: {"id": ..., "text": ...}, {"tokens": [...]}, {"input_ids": [...]} or a bare list; labels
 or errors out.
 
-Other fields of an input line are ignored. Either every line has an id (a string or a 64-bit integer), or none has and
-the number of the line, from 1, is its id.
+Other fields of an input line are ignored, unless the user names them (record_fields.py). Either every line has an id (a
+string or a 64-bit integer), or none has and the number of the line, from 1, is its id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tilewright.errors import InputError
 from tilewright.formats.files import Writable
 from tilewright.formats.json_keys import check_keys
 from tilewright.formats.lines import (
-    BadLine,
     LineId,
     LineReader,
     Row,
@@ -30,12 +29,21 @@ from tilewright.formats.lines import (
     missing,
     recovered,
 )
-from tilewright.formats.records import Batch, Id, RecordError
+from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
+from tilewright.formats.records import BadLine, Batch, Id, RecordError
+from tilewright.formats.sampling_fields import refusal, shown
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder
+
+# fields that would change what the model makes of a text or of token ids, see MODEL_INPUTS
+BESIDE = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids")
 
 
 class _Line(msgspec.Struct):
     id: LineId | msgspec.UnsetType = msgspec.UNSET
+    attention_mask: Any = msgspec.UNSET
+    inputs_embeds: Any = msgspec.UNSET
+    position_ids: Any = msgspec.UNSET
+    token_type_ids: Any = msgspec.UNSET
     tokens: list[int] | msgspec.UnsetType = msgspec.UNSET
     input_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
@@ -48,6 +56,25 @@ class _IdOnly(msgspec.Struct):
     id: LineId | None = None
 
 
+def _check_beside(record: Any) -> None:
+    """Raises BadLine for a field of BESIDE that would change the answer."""
+    for name in BESIDE:
+        value = getattr(record, name)
+        if value is not msgspec.UNSET and (rule := refusal(name, value, body=False)):
+            raise BadLine(f"is {shown(value)}; {rule}", name)
+
+
+def _naming(content: str, *, text: bool) -> type:
+    """A line whose field `content` holds token ids, or a text."""
+    kind: Any = (str | list[int] if text else list[int]) | msgspec.UnsetType
+    fields = [
+        ("id", LineId | msgspec.UnsetType, msgspec.UNSET),
+        ("content", kind, msgspec.UNSET),
+        *((name, Any, msgspec.UNSET) for name in BESIDE),
+    ]
+    return msgspec.defstruct("_NamedLine", fields, rename={"content": content})
+
+
 _decode_list = msgspec.json.Decoder(list[int]).decode
 
 
@@ -55,8 +82,9 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
     """Sentences of a JSONL file in batches; lines that cannot be used become records with an error.
 
     length: token ids a sentence has; ids are 0 to vocabulary - 1. encoder: of the model's tokenizer; with it a line may
-    give text, and ids may be as short as a text; None: there is no "text", it is ignored like other fields. count,
-    memory and errors are LineReader's.
+    give text, and ids may be as short as a text; None: there is no "text", it is ignored like other fields. fields: if
+    they name the content, that field has the text or the token ids, and no other is one. count, memory and errors are
+    LineReader's.
     """
 
     example = '{"id": ..., "tokens": [...]}'
@@ -70,12 +98,18 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         vocabulary: int,
         encoder: SentenceEncoder | None = None,
         count: int | None = None,
+        fields: RecordFields = PLAIN,
     ) -> None:
-        super().__init__(path, count=count, example=self.example_of_text if encoder else self.example)
+        super().__init__(path, count=count, example=self.example_of_text if encoder else self.example, fields=fields)
         self._length = length
         self._vocabulary = vocabulary
         self._encoder = encoder
-        self._decoder = msgspec.json.Decoder(_TextLine if encoder else _Line)
+        names = ("text", "tokens", "input_ids") if encoder else ("tokens", "input_ids")
+        self._names = {name: name for name in names}  # the field: its attribute
+        kind: type = _TextLine if encoder else _Line
+        if fields.content is not None:
+            self._names, kind = {fields.content: "content"}, _naming(fields.content, text=encoder is not None)
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All records in order, `size` at a time."""
@@ -92,7 +126,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
             return self._found(convert_row(line, self._decoder.type), line)
         decode_text(line)
         try:
-            if line.lstrip().startswith(b"["):
+            if line.lstrip().startswith(b"[") and self.fields.content is None:
                 return None, ("", _decode_list(line))
             record = self._decoder.decode(line)
             check_keys(line, sum(getattr(record, name) is not msgspec.UNSET for name in record.__struct_fields__))
@@ -103,13 +137,13 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
     def _found(self, record: Any, line: bytes | Row) -> tuple[Id | None, tuple[str, Content]]:
         """The id of a line or row, and (name, content) of the field with its sentence. Raises BadLine unless there is
         one such field."""
-        names = ("text", "tokens", "input_ids") if self._encoder else ("tokens", "input_ids")
-        given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
+        _check_beside(record)
+        given = [name for name, at in self._names.items() if getattr(record, at) is not msgspec.UNSET]
         if not given:
-            raise missing(line if isinstance(line, dict) else decode_fields(line), names[0])
+            raise missing(line if isinstance(line, dict) else decode_fields(line), next(iter(self._names)))
         if len(given) > 1:
             raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
-        return (None if record.id is msgspec.UNSET else record.id), (given[0], getattr(record, given[0]))
+        return (None if record.id is msgspec.UNSET else record.id), (given[0], getattr(record, self._names[given[0]]))
 
     def _check(self, raw: tuple[str, Content]) -> Content:
         name, content = raw
@@ -128,10 +162,14 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         return recovered(line, _IdOnly).id, []
 
 
+ANSWER = frozenset({"id", "label", "score", "logits", "error"})  # the fields that LabelWriter writes
+
+
 class LabelWriter:
     """Writes one line per record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
 
-    error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into its label.
+    Kept fields follow the id. error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into
+    its label.
     """
 
     def __init__(self, file: Writable, answer: Callable[[np.ndarray], Mapping[str, Any]]) -> None:
@@ -150,10 +188,16 @@ class LabelWriter:
                 row = next(rows)
                 if np.isfinite(row).all():
                     shortest = [float(str(x)) for x in row]  # the fewest digits that give the float32 back
-                    lines.append({"id": record.id, **self._answer(row), "logits": shortest})
+                    lines.append({"id": record.id, **record.kept, **self._answer(row), "logits": shortest})
                     continue
                 error = RecordError(record.line, "", "the logits are not finite: the weights are too large")
                 overflows.append(error)
-            lines.append({"id": record.id, "error": error})
+            lines.append({"id": record.id, **record.kept, "error": error})
         self.file.write(self._encode_lines(lines))
         return overflows
+
+
+def error_line(said: bytes, error: RecordError) -> bytes:
+    """What LabelWriter writes for a record with this error, for which it wrote the line `said` before."""
+    fields = msgspec.json.decode(said, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode({"id": fields["id"], **kept_in(fields, ANSWER), "error": error}) + b"\n"

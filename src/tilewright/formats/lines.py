@@ -7,21 +7,23 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
 from tilewright.errors import InputError, counted
+from tilewright.formats.expanded import open_text
 from tilewright.formats.files import InputFile
 from tilewright.formats.magic import kind_of_bytes
-from tilewright.formats.records import Id, Record, RecordError
+from tilewright.formats.quoted import BOM, quoted_records
+from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.records import BadLine, Id, Record, RecordError, repeated_id
 from tilewright.formats.seen_ids import SeenIds, id_hashes
 
 MAX_LINE_BYTES = 16 << 20
 LOOSE_BYTES = 1 << 20  # of a line that Python reads a second time: its objects take up to 50 times as many bytes
 CHUNK_BYTES = 1 << 20
-BOM = b"\xef\xbb\xbf"  # that some editors write first; no part of the text
 TRUNCATED = "Input data was truncated"  # what msgspec says of JSON that ends early, and of half a surrogate pair
 FIRST_BLOCK = 64 << 10  # bytes in which a binary file shows a NUL
 FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
@@ -37,22 +39,21 @@ Content = TypeVar("Content")  # what becomes of it
 Fields = TypeVar("Fields", bound=msgspec.Struct)  # of a line or row, each with a default
 
 
-class BadLine(Exception):
-    """A rule that a line breaks, and the field."""
+class Table(Protocol):
+    """The header of a CSV file."""
 
-    def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.field = field
+    def row(self, line: bytes) -> Row:
+        """The fields of a record. Raises BadLine."""
 
 
 class LineReader(Generic[Raw, Content]):
     """The records of a file, a line each. Blank lines are skipped.
 
     Either every line has an id, or none has and the number of the line, from 1, is its id. count: how many records to
-    use from the start; None: all. Memory does not grow with the file, but for 8 bytes an id to find ids given twice
-    (by 64-bit hashes: two different ids of a million meet by chance once in 40 million files). Raises InputError at
-    once for a file that is empty or holds blank lines alone (example: what a line looks like), later for one that
-    shrinks, or holds fewer than `count` records.
+    use from the start; None: all. fields: those that the user names. Memory does not grow with the file, but for 8
+    bytes an id to find ids given twice (by 64-bit hashes: two different ids of a million meet by chance once in 40
+    million files). Raises InputError at once for a file that is empty or holds blank lines alone (example: what a line
+    looks like), later for one that shrinks, or holds fewer than `count` records.
 
     `only` lets it read some of the lines, again and again: one shard of a job after the other.
 
@@ -61,9 +62,13 @@ class LineReader(Generic[Raw, Content]):
 
     IDS: bool | None = None  # whether its lines have ids; None: the first one says
 
-    def __init__(self, path: str | os.PathLike[str], *, count: int | None, example: str) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, count: int | None, example: str, fields: RecordFields = PLAIN
+    ) -> None:
         self._count = count
-        self.file = InputFile(path, "input")
+        self.fields = fields
+        self.table: Table | None = None  # makes rows of the lines of a CSV file
+        self.file = open_text(path, "input")
         self.total = count
         self.bytes = self.file.size
         self._has_ids = self.IDS
@@ -143,28 +148,36 @@ class LineReader(Generic[Raw, Content]):
             self.hashes.append(hashes)
         for i, (record, twice) in enumerate(zip(records, seen.add(hashes), strict=True)):
             if twice and record.error is None:
-                records[i] = replace(record, error=RecordError(record.line, "id", f"{record.id!r} was given before"))
+                records[i] = replace(record, error=repeated_id(record.line, record.id))
         return records
 
     def _records(self) -> Iterator[tuple[Record, Content, int]]:
         """(record, its content, end in bytes) of each line that is not blank."""
         self._has_ids = self.IDS
         for number, line, end in read_lines(self.file) if self._only is None else self._only:
+            kept: dict[str, Any] = {}
             try:
                 if line is None:
                     raise BadLine(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
+                if self.table and isinstance(line, bytes):
+                    said, line = line, None  # what is no row says nothing
+                    line = self.table.row(said)
+                kept, wrong = self.fields.kept(line)
                 id, raw = self._decode(line)
                 self._check_id(id)
                 content = self._check(raw)
+                if wrong:
+                    raise wrong
             except BadLine as error:
+                kept = kept or self.fields.kept(line)[0]
                 known, content = self._recover(line)
                 if self._has_ids is None:
                     self._has_ids = self._first_has_an_id()
                 if known is None and not self._has_ids:
                     known = number
-                yield Record(number, known, RecordError(number, error.field, str(error))), content, end
+                yield Record(number, known, RecordError(number, error.field, str(error)), kept=kept), content, end
             else:
-                yield Record(number, number if id is None else id), content, end
+                yield Record(number, number if id is None else id, kept=kept), content, end
 
     def _first_has_an_id(self) -> bool:
         """Whether the first line that can be read has one; False where none can."""
@@ -205,7 +218,12 @@ def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
 
 
 def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
-    """Each line that is not blank."""
+    """Each line that is not blank; of a CSV file each record but the header."""
+    if file.quoted:
+        for number, line, end in quoted_records(file, 0, file.size, False, MAX_LINE_BYTES):
+            if number and line != b"\r" and line != b"":
+                yield number + 1, line, end
+        return
     carry = bytearray()
     number, too_long = 0, False
     for offset in range(0, file.size, CHUNK_BYTES):

@@ -1,11 +1,17 @@
-"""Packages of the extra `volume`, imported when the first file that needs them is opened."""
+"""Packages of the extras: their import where they are needed, and the command that installs an extra."""
 
 from __future__ import annotations
 
 import importlib
+import os
+import shlex
+import sys
+from pathlib import Path
 from typing import Any
 
 from tilewright.errors import ResourceError
+
+CLONE = Path(__file__).resolve().parents[3]  # if this is one: of a package that pip has installed, a directory of it
 
 
 def package(name: str, what: str) -> Any:
@@ -15,5 +21,19 @@ def package(name: str, what: str) -> Any:
         importlib.import_module(name)
         return importlib.import_module(top)
     except ImportError as error:
-        remedy = "install it: pip install 'tilewright[volume]'"
+        remedy = f"install it: {install_command('volume')}"
         raise ResourceError(f"{what} needs the package {top}, which is not installed", remedy=remedy) from error
+
+
+def install_command(extra: str) -> str:
+    """The shell command that installs an extra: from this clone of the repository, with the pip of the running Python,
+    or else from a package index."""
+    if not (CLONE / "pyproject.toml").is_file():
+        return f"pip install 'tilewright[{extra}]'"
+    pip = Path(sys.prefix) / "bin" / "pip"
+    if pip.is_relative_to(CLONE):
+        pip = pip.relative_to(CLONE)
+    elif sys.prefix == sys.base_prefix:
+        pip = Path("pip")
+    enter = "" if Path.cwd() == CLONE else f"cd {shlex.quote(os.fspath(CLONE))} && "
+    return f"{enter}{shlex.quote(os.fspath(pip))} install -e '.[{extra}]'"

@@ -2,7 +2,7 @@
 
 A row means what a JSON line with the same fields means. A null is a field that is not given, and so is NaN, which
 pandas writes for null. An input has a column of texts or of lists of token ids, and may have other COLUMNS and
-sampling fields. No other column is read.
+sampling fields. Of the other columns, those that the user names are read.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from tilewright.errors import InputError, ResourceError, TilewrightError, brief
+from tilewright.formats.completions import ANSWER
 from tilewright.formats.files import InputFile, Writable
+from tilewright.formats.kept_types import JSON, arrow_type, column, table_type
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
+from tilewright.formats.packages import install_command
+from tilewright.formats.record_fields import PLAIN, RecordFields, check_columns, kept_in
 from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
 SCORED = ("context", "continuation", "continuation_token_ids")
-COLUMNS = ("id", "text", "tokens", *PROMPT_FIELDS, *SCORED)  # and sampling fields
+COLUMNS = frozenset({"id", "text", "tokens", *PROMPT_FIELDS, *SCORED})  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
 READ = 1024  # rows that are Python objects at a time: they take ten times the memory of Arrow's columns
@@ -68,7 +72,7 @@ def _pyarrow(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        remedy = "install it: pip install 'tilewright[parquet]'"
+        remedy = f"install it: {install_command('parquet')}"
         raise ResourceError(f"Parquet needs pyarrow: {error}", path=path, remedy=remedy) from error
     return pyarrow
 
@@ -114,10 +118,26 @@ def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
     return tuple(rows)
 
 
-def has_ids(file: InputFile) -> bool:
-    """Whether its rows have ids: then all must. Raises InputError."""
+def has_ids(file: InputFile, fields: RecordFields = PLAIN) -> bool:
+    """Whether its rows have ids: then all must. fields: those that the user names.
+
+    Raises InputError; UsageError for a named field that is no column, or cannot be kept.
+    """
     with _opened(file) as opened:
-        return "id" in opened.schema_arrow.names
+        names = opened.schema_arrow.names
+    check_columns(names, fields, file.path)
+    kept_columns(file, fields)
+    return "id" in names
+
+
+def kept_columns(file: InputFile, fields: RecordFields) -> dict[str, Any]:
+    """Arrow's types of the columns that pass through, by their names in the output. Raises InputError, UsageError."""
+    if not fields.keep:
+        return {}
+    with _opened(file) as opened:
+        schema = opened.schema_arrow
+        return {shown: table_type(_pyarrow(file.path), name, schema.field(name).type, file.path)
+                for name, shown in fields.keep}  # fmt: skip
 
 
 def group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator[Line]:
@@ -126,7 +146,8 @@ def group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator[
     first: the number, from 0, of the group's first row in the file. Raises InputError.
     """
     with _opened(file) as opened:
-        names = [name for name in opened.schema_arrow.names if name in COLUMNS or names_sampling(name)]
+        wanted = COLUMNS if file.columns is None else file.columns
+        names = [name for name in opened.schema_arrow.names if name in wanted or names_sampling(name)]
         number = first
         for batch in opened.iter_batches(READ, [group], columns=names, use_threads=False):
             batch = batch.slice(0, first + count - number)
@@ -153,7 +174,8 @@ def all_rows(file: InputFile, count: int | None) -> Iterator[Line]:
 def as_rows(reader: R, count: int | None) -> R:
     """Makes a reader of JSON lines read the rows of its file, a Parquet file."""
     try:
-        reader.IDS = has_ids(reader.file)
+        reader.IDS = has_ids(reader.file, reader.fields)
+        reader.file.columns = reader.fields.columns(COLUMNS)
         reader.total = sum(row_groups(reader.file, count))
     except BaseException:
         reader.close()
@@ -183,15 +205,17 @@ class TextIds(Exception):
 class ParquetEncoder:
     """Makes a Parquet file of JSON lines, given in blocks; what is not given becomes null.
 
-    columns: name -> a type by pyarrow's names, as in "string" or "list<int32>". ids: the type of the column "id", which
-    comes first: "int64", or "string", where integers are written out, too. Row groups do not depend on blocks. `write`
-    and `finish` raise TextIds for a string where ids are integers, InputError for lines that are no records.
+    columns: name -> a type by pyarrow's names, as in "string" or "list<int32>", or one of `kept_types`. ids: the type
+    of the column "id", which comes first: "int64", or "string", where integers are written out, too. Row groups do not
+    depend on blocks. `write` and `finish` raise TextIds for a string where ids are integers, InputError for lines that
+    are no records.
     """
 
-    def __init__(self, file: Writable, columns: dict[str, str], ids: str = "string") -> None:
+    def __init__(self, file: Writable, columns: dict[str, Any], ids: str = "string") -> None:
         arrow = _pyarrow(file.path)
-        kinds = {"id": ids} | columns
-        self._arrow, self._schema = arrow, arrow.schema([(name, _type(arrow, kind)) for name, kind in kinds.items()])
+        self._kinds = {"id": ids} | columns
+        fields = [(name, _type(arrow, kind)) for name, kind in self._kinds.items()]
+        self._arrow, self._schema = arrow, arrow.schema(fields)
         self._id: type = str if ids == "string" else int
         self._target = _Target(file)
         self._writer = arrow.parquet.ParquetWriter(self._target, self._schema, compression="snappy")
@@ -246,7 +270,8 @@ class ParquetEncoder:
             row["id"] = None if row["id"] is None else self._id(row["id"])
         if not rows:
             return None
-        columns = [self._arrow.array([row.get(f.name) for row in rows], f.type) for f in self._schema]
+        columns = [column(self._arrow, [row.get(f.name) for row in rows], self._kinds[f.name], f.type)
+                   for f in self._schema]  # fmt: skip
         return self._arrow.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _flush(self) -> None:
@@ -288,7 +313,7 @@ def _rows(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _line_of(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer to an OpenAI batch line as `completions` answers any other."""
-    line: dict[str, Any] = {"id": answer["custom_id"]}
+    line: dict[str, Any] = {"id": answer["custom_id"]} | kept_in(answer, ANSWER)
     if error := answer["error"]:
         field = error["param"] or ""
         rule = error["message"].removeprefix(f"line {error['line']}{', ' if field else ''}{field}: ")
@@ -301,11 +326,13 @@ def _line_of(answer: dict[str, Any]) -> dict[str, Any]:
     return line | {"choices": choices}
 
 
-def _type(arrow: Any, kind: str) -> Any:
+def _type(arrow: Any, kind: Any) -> Any:
     if kind == "error":
         return arrow.struct([("line", arrow.int64()), ("field", arrow.string()), ("message", arrow.string())])
     if kind == "logprobs":
         return arrow.list_(arrow.map_(arrow.int32(), arrow.float32()))
+    if not isinstance(kind, str) or kind == JSON:
+        return arrow_type(arrow, kind)
     inner = kind.removeprefix("list<").removesuffix(">")
     plain = getattr(arrow, inner)()
     return plain if inner == kind else arrow.list_(plain)

@@ -4,7 +4,7 @@ A JSON line is {"id": ..., "prompt": "text"}, or has "prompt_token_ids" (or "inp
 sampling fields. An OpenAI batch line has "custom_id", "method", "url" and a "body" with the prompt and those fields:
 https://platform.openai.com/docs/guides/batch. `sampling_fields` says which are honoured. One that would change the
 answer and is not honoured is the record's error, and so is a name that is almost one of those: "tempreature". All
-other fields of a line, and "model", are data, and ignored.
+other fields of a line, and "model", are data, and ignored, unless the user names them (record_fields.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tilewright.errors import InputError
 from tilewright.formats.course import TokenFile
 from tilewright.formats.json_keys import check_keys
 from tilewright.formats.lines import (
-    BadLine,
     LineId,
     LineReader,
     Row,
@@ -32,8 +31,9 @@ from tilewright.formats.lines import (
     missing,
     recovered,
 )
-from tilewright.formats.names import check_records_name
-from tilewright.formats.records import Id, Prompt, PromptBatch
+from tilewright.formats.names import check_records_name, kind_of_records
+from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.records import BadLine, Id, Prompt, PromptBatch
 from tilewright.formats.sampling_fields import HONOURED, PROMPT_FIELDS, is_known, meant_by, refusal, shown
 
 Encode = Callable[[str], list[int]]
@@ -64,13 +64,23 @@ _Line = msgspec.defstruct(
 )
 
 
+def _naming(content: str) -> type:
+    """A line whose field `content` holds the prompt; "custom_id" and "body" are data."""
+    fields = [
+        ("id", LineId, None),
+        ("content", str | list[int] | _Unset, msgspec.UNSET),
+        *((name, Any, None) for name in HONOURED),
+    ]
+    return msgspec.defstruct("_NamedLine", fields, rename={"content": content})
+
+
 class _IdOnly(msgspec.Struct):
     id: LineId | None = None
     custom_id: LineId | None = None
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
 _KNOWN = {*_Line.__struct_fields__, "model"}
+_ATTRIBUTES = {name: name for name in PROMPT_FIELDS}  # of a line, by the field
 
 
 class _Found(NamedTuple):
@@ -98,7 +108,8 @@ class PromptLines(LineReader[_Found, _Content]):
     """Prompts of a JSONL file in batches; lines that cannot be used become prompts with an error.
 
     encode: text -> token ids, None where the model has no tokenizer; an InputError of it is the record's. Ids are 0 to
-    vocabulary - 1. max_length: tokens a prompt may have. count, memory and errors are LineReader's.
+    vocabulary - 1. max_length: tokens a prompt may have. fields: if they name the content, that field has the text or
+    the token ids of the prompt, and no other is one. count, memory and errors are LineReader's.
     """
 
     example = '{"id": ..., "prompt": "text"} or {"id": ..., "prompt_token_ids": [...]}'
@@ -111,8 +122,13 @@ class PromptLines(LineReader[_Found, _Content]):
         vocabulary: int,
         max_length: int,
         count: int | None = None,
+        fields: RecordFields = PLAIN,
     ) -> None:
-        super().__init__(path, count=count, example=self.example)
+        super().__init__(path, count=count, example=self.example, fields=fields)
+        content = fields.content
+        self._line: type = _Line if content is None else _naming(content)
+        self._attributes = _ATTRIBUTES if content is None else {content: "content"}
+        self._decode_line: Callable[[bytes], Any] = msgspec.json.Decoder(self._line).decode
         self._encode = encode
         self._vocabulary = vocabulary
         self._max_length = max_length
@@ -121,30 +137,55 @@ class PromptLines(LineReader[_Found, _Content]):
         """All prompts in order, `size` at a time."""
         for records, contents, end in self._groups(size):
             prompts = [
-                Prompt(r.line, r.id, r.error, c.token_ids if r.error is None else _NO_TOKENS, *c[1:])
+                Prompt(r.line, r.id, r.error, c.token_ids if r.error is None else _NO_TOKENS, *c[1:], kept=r.kept)
                 for r, c in zip(records, contents, strict=True)
             ]
             yield PromptBatch(prompts, end)
 
     def _decode(self, line: bytes | Row) -> tuple[Id | None, _Found]:
         if isinstance(line, dict):
-            row: Any = convert_row(line, _Line)
-            return row.id, _found(row, line, "")
+            row: Any = convert_row(line, self._line)
+            return row.id, self._found(row, line, "")
         decode_text(line)
         try:
-            record: Any = _decode_line(line)
+            record: Any = self._decode_line(line)
             outer = fields = decode_fields(line)
-            if record.body is not msgspec.UNSET:
+            body = getattr(record, "body", msgspec.UNSET)
+            if body is not msgspec.UNSET:
                 fields = decode_fields(fields["body"])
             check_keys(line, len(outer) + (len(fields) if fields is not outer else 0))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
-        openai = record.body is not msgspec.UNSET or record.custom_id is not msgspec.UNSET
+        openai = body is not msgspec.UNSET or getattr(record, "custom_id", msgspec.UNSET) is not msgspec.UNSET
         if openai:
             _check_batch_line(record)
             _check_outside(outer)
-            return record.custom_id, _found(record.body, fields, "body.")
-        return record.id, _found(record, fields, "")
+            return record.custom_id, self._found(body, fields, "body.")
+        return record.id, self._found(record, fields, "")
+
+    def _found(self, request: Any, fields: dict[str, Any], inside: str) -> _Found:
+        """The prompt and the sampling fields of a record. Raises BadLine unless it has one prompt.
+
+        fields: all of it, as JSON (msgspec.Raw) or values. inside: "body." for the fields of an OpenAI line's body.
+        """
+        names = tuple(self._attributes)
+        given = [name for name in names if name in fields]
+        data = {name for name in self.fields.data if not is_known(name, body=bool(inside))}
+        _check_names(
+            {name: fields[name] for name in fields.keys() - data}, inside, HONOURED if given else names + HONOURED
+        )
+        if not given:
+            raise missing(fields, f"{inside}{names[0]}")
+        if getattr(request, "messages", msgspec.UNSET) is not msgspec.UNSET:
+            given.append("messages")
+        if len(given) > 1:
+            other = " and ".join(given[1:])
+            raise BadLine(f"is given together with {other}; one of them is wanted", f"{inside}{given[0]}")
+        sampling = {
+            name: value for name in HONOURED if name in fields and (value := getattr(request, name)) is not None
+        }
+        prompt = getattr(request, self._attributes[given[0]])
+        return _Found(f"{inside}{given[0]}", prompt, sampling, bool(inside))
 
     def _check(self, raw: _Found) -> _Content:
         ids = raw.prompt if isinstance(raw.prompt, list) else self._encoded(raw.prompt, raw.field)
@@ -166,23 +207,8 @@ class PromptLines(LineReader[_Found, _Content]):
 
     def _recover(self, line: bytes | Row | None) -> tuple[Id | None, _Content]:
         found = recovered(line, _IdOnly)
-        openai = found.custom_id is not None
+        openai = found.custom_id is not None and self.fields.content is None
         return (found.custom_id if openai else found.id), _Content(_NO_TOKENS, openai=openai)
-
-
-def _found(request: Any, fields: dict[str, Any], inside: str) -> _Found:
-    """The prompt and the sampling fields of a record. Raises BadLine unless it has one prompt.
-
-    fields: all of it, as JSON (msgspec.Raw) or values. inside: "body." for the fields of an OpenAI line's body.
-    """
-    given = [name for name in PROMPT_FIELDS if name in fields]
-    _check_names(fields, inside, HONOURED if given else PROMPT_FIELDS + HONOURED)
-    if not given:
-        raise missing(fields, f"{inside}prompt")
-    if len(given) > 1:
-        raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", f"{inside}{given[0]}")
-    sampling = {name: value for name in HONOURED if name in fields and (value := getattr(request, name)) is not None}
-    return _Found(f"{inside}{given[0]}", getattr(request, given[0]), sampling, bool(inside))
 
 
 def _check_names(fields: dict[str, Any], inside: str, wanted: tuple[str, ...]) -> None:
@@ -268,22 +294,29 @@ def open_prompts(
     length: int = 16,
     count: int | None = None,
     scan: int | None = None,
+    fields: RecordFields = PLAIN,
 ) -> PromptReader:
-    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a prompt a line, .bin binary.
+    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a prompt a line, .bin
+    binary.
 
     length: token ids a prompt of a binary file has, 16 in the course's; scan: TokenFile's. The other arguments are
     PromptLines'. Raises UsageError for another name, and InputError.
     """
     name = os.fspath(path)
     check_records_name(name, "input")
-    if name.endswith(".bin"):
+    form = kind_of_records(name)
+    if form == ".bin":
         return PromptFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
-    kind = PromptText if name.endswith(".txt") else PromptLines
-    reader = kind(path, encode=encode, vocabulary=vocabulary, max_length=max_length, count=count)
-    if name.endswith(".parquet"):
+    kind = PromptText if form == ".txt" else PromptLines
+    reader = kind(path, encode=encode, vocabulary=vocabulary, max_length=max_length, count=count, fields=fields)
+    if form == ".parquet":
         from tilewright.formats.parquet import as_rows
 
         return as_rows(reader, count)
+    if form in (".csv", ".tsv"):
+        from tilewright.formats.csv_rows import as_table
+
+        as_table(reader, form)
     return reader
 
 

@@ -10,6 +10,14 @@ import numpy as np
 Id = str | int
 
 
+class BadLine(Exception):
+    """A rule that a line breaks, and the field."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
 @dataclass(frozen=True, slots=True)
 class RecordError:
     """Why a record has no answer: its line from 1, the field ("tokens[3]"; "": the whole line), the rule it breaks."""
@@ -22,13 +30,22 @@ class RecordError:
         return f"line {self.line}{', ' if self.field else ''}{self.field}: {self.message}"
 
 
+def repeated_id(line: int, id: Id | None) -> RecordError:
+    """The error of a record whose id an earlier record has."""
+    return RecordError(line, "id", f"{id!r} is also the id of an earlier record")
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a JSONL input: its line from 1, its id (None: could not be read), its error (None: it is good)."""
+    """One record of a JSONL input: its line from 1, its id (None: could not be read), its error (None: it is good).
+
+    kept: the fields that pass through to the output, by their names there; of a JSON line as its text, msgspec.Raw.
+    """
 
     line: int
     id: Id | None
     error: RecordError | None = None
+    kept: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,17 @@ REFUSED: dict[str, tuple[Any, ...]] = {  # and the values that change nothing; n
     "output_attentions": (False,), "output_hidden_states": (False,), "output_logits": (False,),
     "output_scores": (False,), "penalty_alpha": (0,), "remove_invalid_values": (False,), "sequence_bias": ({}, []),
     "token_healing": (False,), "top_h": (1,), "typical_p": (1,), "watermarking_config": (),
+    # other servers: TGI, llama.cpp, Ollama, SGLang
+    "adapter_id": (), "decoder_input_details": (False,), "dry_multiplier": (0,), "dynatemp_range": (0,), "ebnf": (),
+    "json_schema": (), "lora_request": (), "mirostat": (0,), "multi_modal_data": ({},), "n_predict": (),
+    "n_probs": (0,), "no_stop_trim": (False,), "num_predict": (), "repeat_last_n": (), "repeat_penalty": (1,),
+    "return_full_text": (False,), "stop_regex": (), "tfs_z": (1,), "top_n_sigma": (), "top_n_tokens": (0,),
+    "watermark": (False,), "xtc_probability": (0,),
+    # transformers: what a model is called with beside token ids
+    "attention_mask": ([1],), "encoder_outputs": (), "inputs_embeds": (), "past_key_values": (), "position_ids": ([0],),
+    "token_type_ids": ([0],),
     # objects of such fields, which stand beside the prompt here
+    "options": ({},), "parameters": ({},),
     "extra_body": ({},), "generate_kwargs": ({},), "generation_config": ({},), "sampling_parameters": ({},),
     "sampling_params": ({},),
 }  # fmt: skip
@@ -88,6 +98,13 @@ REFUSED_IN_BODY: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }  # fmt: skip
 
+MODEL_INPUTS = {  # of REFUSED: lists with a number per token. The values that change nothing, and what to do else
+    "attention_mask": (lambda value: _all_are(1, value), "leave out the tokens with 0, and attention_mask"),
+    "position_ids": (lambda value: value == [*range(len(value))], "leave it out: positions count from 0"),
+    "token_type_ids": (lambda value: _all_are(0, value), "leave it out: a record is one text"),
+}
+OBJECTS = ("options", "parameters")  # common words: refused only as an object with the name of a sampling field
+
 INSTEAD = {  # what to do where something near is honoured
     "bad_words_ids": "give the words as bad_words",
     **dict.fromkeys(
@@ -96,6 +113,8 @@ INSTEAD = {  # what to do where something near is honoured
             "generate_kwargs",
             "generation_config",
             "generation_kwargs",
+            "options",
+            "parameters",
             "sampling_parameters",
             "sampling_params",
         ),
@@ -107,6 +126,11 @@ INSTEAD = {  # what to do where something near is honoured
         ("echo", "prompt_logprobs", "prompt_logprob_start", "prompt_logprob_token_ids"),
         "score the prompt with `tilewright score`, which gives each token's log-probability",
     ),
+    "n_predict": "give max_tokens",
+    "n_probs": "give logprobs",
+    "num_predict": "give max_tokens",
+    "repeat_penalty": "give repetition_penalty",
+    "top_n_tokens": "give logprobs",
     "max_length": "give max_tokens, which counts new tokens alone",
     "min_length": "give min_tokens, which counts new tokens alone",
     "sequence_bias": "logit_bias shifts single tokens",
@@ -132,6 +156,11 @@ def refusal(name: str, value: Any, *, body: bool) -> str | None:
         neutral = REFUSED_IN_BODY.get(name)
     if neutral is None or value is None or any(_same(value, each) for each in neutral):
         return None
+    if name in OBJECTS and not (isinstance(value, dict) and any(is_known(key, body=False) for key in value)):
+        return None
+    if name in MODEL_INPUTS:
+        holds, instead = MODEL_INPUTS[name]
+        return None if isinstance(value, list) and holds(value) else f"this is not supported: {instead}"
     others = " or ".join(_as_json(each) for each in neutral)
     todo = f"leave it out{f', or give {others}' if others else ''}"
     return f"this is not supported: {f'{INSTEAD[name]}, or ' if name in INSTEAD else ''}{todo}"
@@ -157,6 +186,10 @@ def shown_as_json(value: Any) -> str:
     except (TypeError, ValueError, RecursionError):
         return shown(value)
     return text if len(text) <= 60 else shown(value)
+
+
+def _all_are(wanted: int, values: list[Any]) -> bool:
+    return all(value == wanted and not isinstance(value, str) for value in values)
 
 
 def _same(value: Any, neutral: Any) -> bool:

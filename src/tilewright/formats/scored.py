@@ -31,7 +31,7 @@ from tilewright.formats.lines import (
     missing,
     recovered,
 )
-from tilewright.formats.names import check_records_name
+from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.records import Id, Record, RecordError
 
 Tokens = str | list[int]
@@ -172,16 +172,21 @@ def open_scored(
     vocabulary: int,
     count: int | None = None,
 ) -> ScoredLines[T]:
-    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a text a line. The arguments are
-    ScoredLines'. Raises UsageError for another name, and InputError."""
+    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a text per line. The
+    arguments are ScoredLines'. Raises UsageError for another name, and InputError."""
     name = os.fspath(path)
     check_records_name(name, "input")
-    kind = ScoredText if name.endswith(".txt") else ScoredLines
+    form = kind_of_records(name)
+    kind = ScoredText if form == ".txt" else ScoredLines
     reader: ScoredLines[T] = kind(path, prepare=prepare, vocabulary=vocabulary, count=count)
-    if name.endswith(".parquet"):
+    if form == ".parquet":
         from tilewright.formats.parquet import as_rows
 
         return as_rows(reader, count)
+    if form in (".csv", ".tsv"):
+        from tilewright.formats.csv_rows import as_table
+
+        as_table(reader, form)
     return reader
 
 

@@ -105,14 +105,35 @@ class SentenceEncoder:
 class RaggedEncoder(SentenceEncoder):
     """Texts, and ids, as 1 to `length` token ids: `NO_TOKEN` fills the rows of a batch up to its longest text.
 
-    A longer text loses tokens at its end. The special tokens that the tokenizer adds after a text stay.
+    A longer text loses tokens at its end, or at its start if the tokenizer's `truncation` says so. The special tokens
+    that the tokenizer adds stay. prompt: comes before every text. Raises InputError for a length that leaves no token
+    of a text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, length: int, vocabulary: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, length: int, vocabulary: int, prompt: str = "") -> None:
         super().__init__(tokenizer, length=length, pad_id=NO_TOKEN, vocabulary=vocabulary)
         alone, whole = tokenizer.encode_word(WORD), tokenizer.encode(WORD)
         starts = [i for i in range(len(whole)) if whole[i : i + len(alone)] == alone]
-        self._after = len(whole) - len(alone) - starts[0] if alone and starts else 0  # special tokens after a text
+        self._before = starts[0] if alone and starts else 0  # special tokens before a text
+        self._after = len(whole) - len(alone) - starts[0] if alone and starts else 0
+        self._prompt = prompt
+        if length <= self._before + self._after:
+            what = f"a text may have {length} tokens, and {self._before + self._after} of them are special"
+            raise InputError(f"{what}: none is left for the text", path=tokenizer.path)
+        self.prompt_tokens = len(tokenizer.encode(prompt)) - self._after if prompt else 0  # and the special one before
+        if self.prompt_tokens + self._after >= length:
+            what = (
+                f"the prompt has {self.prompt_tokens} tokens, and a text may have {length}: none is left for the text"
+            )
+            raise InputError(what, path=tokenizer.path, remedy="give a shorter prompt")
+
+    def checked(self, text: str) -> str:
+        """The prompt and the text, as the base class checks them."""
+        if not self._prompt:
+            return super().checked(text)
+        if not text or text.isspace():
+            raise InputError("is empty; a text has at least one word")
+        return super().checked(self._prompt + text)
 
     def filled(self, ids: Sequence[int]) -> list[int]:
         """The ids. Raises InputError for none, or too many."""
@@ -123,6 +144,8 @@ class RaggedEncoder(SentenceEncoder):
     def _shortened(self, ids: Sequence[int]) -> Sequence[int]:
         if len(ids) <= self.length:
             return ids
+        if self._tokenizer.truncation.side == "left":
+            return [*ids[: self._before], *ids[len(ids) - self.length + self._before :]]
         return [*ids[: self.length - self._after], *ids[len(ids) - self._after :]]
 
     def _columns(self, rows: Sequence[Sequence[int]]) -> int:

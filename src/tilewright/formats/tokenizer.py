@@ -14,6 +14,7 @@ from tilewright.formats.files import InputFile
 from tilewright.formats.panics import ASIDE
 from tilewright.formats.tokenizer_limits import checked_growth, patterns
 from tilewright.formats.tokenizer_patterns import is_linear
+from tilewright.formats.tokenizer_settings import Truncation
 
 if TYPE_CHECKING:
     from tilewright.formats.tokenizer_process import TokenizerProcess
@@ -36,6 +37,7 @@ class Tokenizer:
     ResourceError where the system refuses. Where a pattern may take hours, texts are encoded in another process.
 
     content: the bytes of the file, given in that other process; texts are then encoded here, whatever the patterns.
+    truncation: what tokenizer_config.json says about long texts; the encoder of a model applies it.
     """
 
     def __init__(
@@ -65,12 +67,24 @@ class Tokenizer:
             slow = not (alone or all(map(is_linear, patterns(self._library))))
             if not slow:
                 self._library.decode(self._library.encode(PROBE).ids)
+        self.truncation = Truncation()
         self._process: TokenizerProcess | None = None
         if slow:
             from tilewright.formats.tokenizer_process import TokenizerProcess  # a few files need it
 
             self._process = TokenizerProcess(self.path, content)
             self._process.call("decode", [])  # starts it, which encodes PROBE
+
+    def lowercase(self) -> None:
+        """Turn texts into lower case before anything else, as the field do_lower_case of sentence-transformers says."""
+        from tokenizers import normalizers
+
+        if self._process:
+            what = "do_lower_case is true, and the tokenizer has a pattern that may take hours"
+            raise InputError(what, path=self.path, remedy="set do_lower_case to false if the tokenizer does it itself")
+        own = self._library.normalizer
+        lower = normalizers.Lowercase()
+        self._library.normalizer = normalizers.Sequence([lower, own]) if own else lower
 
     def check(self, text: str) -> None:
         """Raises InputError for a text that is, or becomes, longer than MAX_TEXT bytes: one step of the library copies

@@ -41,7 +41,7 @@ class Prompts:
 
 
 class Declaring(Protocol):
-    """A model's configuration, which declares bytes; see `GPT2Config`."""
+    """A model's configuration, which declares bytes; see `models.decoder`."""
 
     @property
     def sizes(self) -> Sizes: ...

@@ -1,13 +1,14 @@
-"""BERT, RoBERTa and DistilBERT: text classification by a stack of transformer layers in which every token attends to
-every other token of its text.
+"""BERT, RoBERTa and DistilBERT: text classification and embedding by a stack of transformer layers in which every token
+attends to every other token of its text.
 
     x = LN(word[id] + position[i] + type[t])
     a layer:  x = LN(x + proj(attention(x)));  x = LN(x + out(gelu(in(x))))
     logits = classifier(tanh(dense(x of the first token)))            # ReLU in DistilBERT
+    vector = a pooling of x over the text's tokens, and what models/text_vectors.py does after it
 
 Texts of a batch have different lengths, and no padding is computed: the rows of a batch are the tokens of all texts.
-The bits of a text's logits depend on that text alone. Sources: Devlin et al., "BERT", 2018; Liu et al., "RoBERTa",
-2019; Sanh et al., "DistilBERT", 2019.
+The bits of a text's logits and of its vector depend on that text alone. Sources: Devlin et al., "BERT", 2018; Liu et
+al., "RoBERTa", 2019; Sanh et al., "DistilBERT", 2019.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,11 +20,13 @@ from numpy.typing import ArrayLike
 from tilewright.backends import Backend, backend
 from tilewright.backends.protocol import Array, Workspace
 from tilewright.errors import InputError, UsageError, WrongType
-from tilewright.formats.sentence_encoder import NO_TOKEN
+from tilewright.formats.embedding_modules import EmbeddingModules
+from tilewright.formats.sentence_encoder import NO_TOKEN, TEXTS, RaggedEncoder
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models.activations import ACTIVATIONS
 from tilewright.models.answers import Answer, sigmoid_answer, softmax_answer
 from tilewright.models.bert_config import BertConfig
+from tilewright.models.text_vectors import TextVectors
 from tilewright.ops.attention import Cache, Spans, append, attend, checked_spans
 from tilewright.ops.core.arrays import as_numpy
 from tilewright.ops.embedding import checked_ids, embedding
@@ -97,6 +100,7 @@ class Bert:
                 raise InputError(f"tensor {name} is {found or 'missing'}; the configuration requires {wanted}")
         self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
         self.tokenizer: Tokenizer | None = None
+        self.vectors = TextVectors(EmbeddingModules(), config.hidden_size)  # `load` replaces it
         self.activation = ACTIVATIONS[config.hidden_act]
         self.words = self.backend.array(weights["embeddings.word_embeddings.weight"])
         self.positions = self.backend.vector(position_table(weights))
@@ -140,22 +144,58 @@ class Bert:
         more tokens than the model takes is cut. score: softmax, or sigmoid where the configuration says that labels do
         not exclude each other. Raises UsageError naming the text that cannot be classified, from 0.
         """
+        return [self.answer(row) for row in self.logits(self._rows(texts, self.config.encoder(self.tokenizer)))]
+
+    def embed(
+        self,
+        texts: Iterable[str | Sequence[int] | np.ndarray],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        dimensions: int | None = None,
+    ) -> np.ndarray:
+        """n texts -> their vectors, float32 (n, D).
+
+        texts: as for `classify`; sequences of token ids already have their prompt and special tokens. A directory of
+        sentence-transformers says how its vectors are made; for any other the vector is the mean over all tokens, of
+        any length. prompt: comes before each string; prompt_name: the model's prompt of that name; neither: the model's
+        default one, if it has one. dimensions: elements to keep of each vector, from the first; the rest is cut, and
+        the vector is scaled to length 1 again if the model does so. The bits of a vector depend on its text alone.
+        Raises UsageError for an unknown name and naming the text that cannot be embedded, from 0.
+        """
+        self.vectors.checked(dimensions)
+        encoder = self.text_encoder(self.vectors.modules.prompt_of(prompt_name, prompt))
+        skip = 0 if encoder is None or self.vectors.modules.include_prompt else encoder.prompt_tokens
+        return self.embeddings(self._rows(texts, encoder), dimensions=dimensions, skip=skip)
+
+    def text_encoder(self, prompt: str = "") -> RaggedEncoder | None:
+        """From texts to the token ids that `embeddings` takes; None without a tokenizer. prompt: before each text."""
+        return self.config.encoder(self.tokenizer, prompt=prompt, longest=self.vectors.modules.longest)
+
+    def _rows(
+        self, texts: Iterable[str | Sequence[int] | np.ndarray], encoder: RaggedEncoder | None
+    ) -> list[ArrayLike]:
+        """The token ids of each text. Raises UsageError naming the text that has none."""
         if isinstance(texts, str) or not np.iterable(texts):
             raise WrongType(f"texts is {texts!r:.100}; a list of texts is wanted")
-        given = list(texts)
-        encoder = self.config.encoder(self.tokenizer)
-        rows: list[ArrayLike] = []
-        for i, text in enumerate(given):
+        rows: list[ArrayLike] = list(texts)
+        strings: dict[int, str] = {}
+        for i, text in enumerate(rows):
             if not isinstance(text, str):
-                rows.append(text)
-            elif encoder is None:
+                continue
+            if encoder is None:
                 raise UsageError(f"text {i} is a string, and the model has no tokenizer.json", remedy="give token ids")
-            else:
-                try:
-                    rows.append(encoder.rows([encoder.checked(text)])[0])
-                except InputError as error:
-                    raise UsageError(f"text {i} {error.message}") from error
-        return [self.answer(row) for row in self.logits(rows)]
+            try:
+                strings[i] = encoder.checked(text)
+            except InputError as error:
+                raise UsageError(f"text {i} {error.message}") from error
+        order = list(strings)
+        for first in range(0, len(order), TEXTS):
+            assert encoder is not None
+            some = order[first : first + TEXTS]
+            for i, ids in zip(some, encoder.rows([strings[i] for i in some]), strict=True):
+                rows[i] = ids
+        return rows
 
     def answer(self, logits: np.ndarray) -> Answer:
         """One text's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
@@ -176,6 +216,24 @@ class Bert:
             first = self._first_rows(self._pass([checked[i] for i in chosen]), work)
             h = matmul(first, self.dense.weight, bias=self.dense.bias, activation=self.config.head_activation)
             result[chosen] = self.backend.numpy(matmul(h, self.classifier.weight, bias=self.classifier.bias))
+        return result
+
+    def embeddings(
+        self, texts: Sequence[ArrayLike] | np.ndarray, *, dimensions: int | None = None, skip: int = 0
+    ) -> np.ndarray:
+        """Token ids of n texts, as for `logits`, -> their vectors, float32 (n, D). dimensions: as for `embed`. skip:
+        tokens at the start of each text, its prompt, that are not pooled."""
+        vectors = self.vectors
+        result = np.empty((len(texts), vectors.checked(dimensions)), np.float32)
+        checked = [self._checked(i, ids) for i, ids in enumerate(texts)]
+        work = self.backend.workspace()
+        for chosen in passes([len(ids) for ids in checked]):
+            batch = self._pass([checked[i] for i in chosen])
+            if vectors.modules.poolings == ("cls",) and not skip:
+                pooled = self.backend.numpy(self._first_rows(batch, work))
+            else:
+                pooled = vectors.pooled(self.backend.numpy(self._all_rows(batch, work)), batch.starts, skip)
+            result[chosen] = vectors.finished(pooled, dimensions)
         return result
 
     def _checked(self, i: int, text: ArrayLike) -> np.ndarray:
@@ -201,13 +259,24 @@ class Bert:
 
     def _first_rows(self, batch: Pass, work: Workspace) -> Array:
         """Hidden states (n, C) of the first token of each text, after the last layer."""
-        R, C = len(batch.ids), self.config.hidden_size
-        x = embedding(batch.ids, self.words, positions=batch.positions, position_table=self.positions,
-                      out=work.take("x", R, C))  # fmt: skip
-        self._normed(x, self.norm)
+        x = self._embedded(batch, work)
         for layer in self.layers[:-1]:
             x = self._layer(layer, x, batch, work)
         return self._last_layer(self.layers[-1], x, batch, work)
+
+    def _all_rows(self, batch: Pass, work: Workspace) -> Array:
+        """Hidden states (R, C) of all tokens, after the last layer."""
+        x = self._embedded(batch, work)
+        for layer in self.layers:
+            x = self._layer(layer, x, batch, work)
+        return x
+
+    def _embedded(self, batch: Pass, work: Workspace) -> Array:
+        """(R, C): what the first layer takes."""
+        R, C = len(batch.ids), self.config.hidden_size
+        x = embedding(batch.ids, self.words, positions=batch.positions, position_table=self.positions,
+                      out=work.take("x", R, C))  # fmt: skip
+        return self._normed(x, self.norm)
 
     def _layer(self, layer: Layer, x: Array, batch: Pass, work: Workspace) -> Array:
         """x (R, C) after the layer, in place."""

@@ -159,11 +159,15 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _head_name(self, name: str) -> str:
         return name.replace("pooler.dense.", "head.dense.").replace("classifier.", "head.out.")
 
-    def encoder(self, tokenizer: Tokenizer | None) -> RaggedEncoder | None:
-        """From text to ids; None without a tokenizer. Raises InputError where the two do not fit."""
+    def encoder(
+        self, tokenizer: Tokenizer | None, *, prompt: str = "", longest: int | None = None
+    ) -> RaggedEncoder | None:
+        """From text to ids; None without a tokenizer. prompt: comes before each text. longest: tokens of a text at
+        most; None: as the tokenizer says. Raises InputError where the parts do not fit."""
         if tokenizer is None:
             return None
-        return RaggedEncoder(tokenizer, length=self.context, vocabulary=self.vocab_size)
+        length = min(self.context, longest or tokenizer.truncation.longest or self.context)
+        return RaggedEncoder(tokenizer, length=length, vocabulary=self.vocab_size, prompt=prompt)
 
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
         """Bytes of the weights on a device, without the table of words, which the CPU maps."""

@@ -10,25 +10,35 @@ from types import TracebackType
 
 from tilewright.backends.memory import is_kind, out_of_memory
 from tilewright.errors import ResourceError, TilewrightError, UsageError
+from tilewright.formats.packages import install_command
 from tilewright.hardware import engines, gpus, no_gpu
 
 DEVICES = ("cpu", "cuda", "auto")
 GPU_DTYPES = ("float16", "tf32")  # accuracy classes that no kernel on a CPU has
 LEAST = (8, 0)  # compute capability, Ampere's: from there on matrix units know bfloat16 and tf32
 ON_CPU = 'run on the CPU: device="cpu", --device cpu on the command line'
-EXTRA = f"install what the GPU needs, pip install 'tilewright[gpu]', or {ON_CPU}"
 
 _elsewhere: ContextVar[bool] = ContextVar("elsewhere", default=False)
+_class_elsewhere: ContextVar[str | None] = ContextVar("class_elsewhere", default=None)
 
 
 @contextmanager
-def gpu_elsewhere(taken_for_granted: bool) -> Iterator[None]:
-    """In the block, `place_for("cuda")` does not check the GPU: a job for another machine is planned."""
-    token = _elsewhere.set(taken_for_granted)
+def gpu_elsewhere(taken_for_granted: bool, device_class: str | None = None) -> Iterator[None]:
+    """In the block, `place_for("cuda")` does not check the GPU: a job for another machine is planned or led.
+
+    device_class: of its GPU, see `fingerprint.device_class`; None: unknown.
+    """
+    tokens = _elsewhere.set(taken_for_granted), _class_elsewhere.set(device_class)
     try:
         yield
     finally:
-        _elsewhere.reset(token)
+        _elsewhere.reset(tokens[0])
+        _class_elsewhere.reset(tokens[1])
+
+
+def class_elsewhere() -> str | None:
+    """The class of the GPU of the enclosing `gpu_elsewhere`; None without one."""
+    return _class_elsewhere.get()
 
 
 def is_gpu_elsewhere() -> bool:
@@ -74,13 +84,14 @@ def _check_gpu() -> None:
             f"{wanted}.0, without which matrix units have no bfloat16",
             remedy=ON_CPU,
         )
+    extra = f"install what the GPU needs, {install_command('gpu')}, or {ON_CPU}"
     missing = [why for engine, why in engines().items() if engine in ("torch", "tile", "simt") and why]
     if missing:
-        raise ResourceError(f"the GPU cannot be used: {'; '.join(missing)}", remedy=EXTRA)
+        raise ResourceError(f"the GPU cannot be used: {'; '.join(missing)}", remedy=extra)
     import torch
 
     if torch.version.cuda is None:
-        raise ResourceError(f"PyTorch {torch.__version__} is built for the CPU alone", remedy=EXTRA)
+        raise ResourceError(f"PyTorch {torch.__version__} is built for the CPU alone", remedy=extra)
     with warnings.catch_warnings():  # the error below says the same as its warnings
         warnings.simplefilter("ignore")
         works = torch.cuda.is_available()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import forced, forcing
 from tilewright.ops.core.launch import asked_threads, threads
-from tilewright.runtime.devices import place_for
+from tilewright.runtime.devices import class_elsewhere, place_for
 from tilewright.runtime.jobs.manifest import SWITCHES, Value
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.switches import changing_bits, rungs_without
@@ -61,6 +61,8 @@ def device_class(device: str) -> str:
     from tilewright.hardware import cpu, gpus
 
     if device == "cuda":
+        if known := class_elsewhere():
+            return known
         return "cuda " + ".".join(map(str, gpus()[0].capability)) if gpus() else "cuda"
     names = [name for name in EXACT if cpu().has(name)]
     if names == ["avx512bf16"] and not cpu().multiplies_pairs:

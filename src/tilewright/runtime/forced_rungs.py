@@ -17,6 +17,7 @@ from tilewright.ops.core.layers import split_target, wrong_layers
 
 OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `calls` names those beneath them
     "classify": ("embedding_conv1d", "matmul", "embedding", "layernorm", "attention"),
+    "embed": ("matmul", "embedding", "layernorm", "attention"),
     "generate": ("embedding", "layernorm", "attention", "matmul", "matmul_argmax", "sample"),
     "score": ("embedding", "layernorm", "attention", "matmul", "logprob"),
     "draw": ("matmul", "conv_transpose2d", "batchnorm"),

@@ -6,24 +6,30 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from inspect import signature
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 import numpy as np
 
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.blocks import check_finite
+from tilewright.formats.embedding_modules import EmbeddingModules, embedding_modules
 from tilewright.formats.lines import json_error
 from tilewright.formats.mapped import forget
 from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.models import dcgan, gpt2, textcnn
+from tilewright.formats.tokenizer_settings import read_truncation
+from tilewright.models import dcgan, gpt2, opt, textcnn
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import CONFIGS, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
+from tilewright.models.decoder import DecoderConfig, DecoderModel
 from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.opt import OPT, OPTConfig
+from tilewright.models.text_vectors import TextVectors
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.named_models import check_model, model_path
@@ -36,13 +42,13 @@ if TYPE_CHECKING:
     from tilewright.generation.prompts import Prompt
     from tilewright.generation.sampling import SamplingParams
 
-Config = TextCNNConfig | GPT2Config | DCGANConfig | BertConfig
-Model = TextCNN | GPT2 | DCGAN | Bert
+Config = TextCNNConfig | DecoderConfig | DCGANConfig | BertConfig
+Model = TextCNN | DecoderModel | DCGAN | Bert
 DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
 DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
 Weights = dict[str, np.ndarray]
 Classifier = TextCNNConfig | BertConfig
-C = TypeVar("C", TextCNNConfig, GPT2Config, DCGANConfig)
+C = TypeVar("C", TextCNNConfig, DecoderConfig, DCGANConfig, BertConfig)
 Wanted = TypeVar("Wanted", bound=Config)
 TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
 
@@ -59,13 +65,15 @@ class Kind(NamedTuple):
 
 KINDS = {
     textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
-    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: gpt2.own_name, gpt2.TIES),
+    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: config.own_name, gpt2.TIES),
+    opt.MODEL_TYPE: Kind(OPTConfig, OPT, lambda config: config.own_name, opt.TIES),
     dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
     **{name: Kind(config, Bert, lambda config: config.own_name) for name, config in CONFIGS.items()},
 }
 
 
-VERBS = dict.fromkeys(KINDS, "classify") | {gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}
+DECODERS = tuple(name for name, kind in KINDS.items() if issubclass(kind.config, DecoderConfig))
+VERBS = dict.fromkeys(KINDS, "classify") | dict.fromkeys(DECODERS, "generate") | {dcgan.MODEL_TYPE: "draw"}
 
 
 def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config:
@@ -156,7 +164,7 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
 
 if TYPE_CHECKING:
 
-    class AnyModel(GPT2, TextCNN, DCGAN, Bert):  # type: ignore[misc]
+    class AnyModel(DecoderModel, TextCNN, DCGAN, Bert):  # type: ignore[misc]
         """A model whose family only its files tell: an editor offers the methods of every family."""
 
         @overload  # type: ignore[override]
@@ -214,13 +222,55 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
         verb = VERBS.get(given.model_type, "classify")
         check_switches(verb, without, place_for(device, dtype), dtype, parameter="without")
     config, weights = read_weights(path)
+    _check_options(config, options)
     model = build(config, weights, device=device, dtype=dtype, **options)
-    if isinstance(model, GPT2 | TextCNN | Bert):
-        whole = not isinstance(model, Bert) or os.path.isfile(os.path.join(path, TOKENIZER))
-        model.tokenizer = tokenizer_of(path) if whole else None  # a BERT's vocab.json lacks the special tokens
-    if isinstance(model, GPT2):
+    if isinstance(model, Bert):
+        modules = embedding_modules(path, model.config.hidden_size)
+        model.tokenizer = encoder_tokenizer(path, modules)
+        model.vectors = text_vectors(modules, model.config.hidden_size, dtype)
+    elif isinstance(model, DecoderModel | TextCNN):
+        model.tokenizer = tokenizer_of(path)
+    if isinstance(model, DecoderModel):
         model.stop_ids = eos_token_ids(path) or model.config.stop_ids
     return model
+
+
+def _check_options(config: Config, options: dict[str, Any]) -> None:
+    """Raises WrongType for an option that the model's class does not take."""
+    known = [name for name in signature(KINDS[config.model_type].model).parameters if name not in ("config", "weights")]
+    for name, value in options.items():
+        if name not in known:
+            rule = f"a {config.model_type} takes {', '.join(sorted(known))}"
+            raise WrongType(parameter=name, value=f"{value!r:.100}", rule=rule, remedy="leave it out")
+
+
+def encoder_tokenizer(path: str | os.PathLike[str], modules: EmbeddingModules) -> Tokenizer | None:
+    """`tokenizer_of` an encoder, as its modules want it; None without a tokenizer.json, because a vocab.json lacks the
+    special tokens."""
+    tokenizer = tokenizer_of(path) if os.path.isfile(os.path.join(path, TOKENIZER)) else None
+    if tokenizer and modules.lowercase:
+        tokenizer.lowercase()
+    return tokenizer
+
+
+def text_vectors(modules: EmbeddingModules, width: int, dtype: str) -> TextVectors:
+    """The modules after an encoder of this width with their weights. Raises InputError."""
+    return TextVectors(modules, width, dense_weights(modules), dtype)
+
+
+def dense_weights(modules: EmbeddingModules) -> Weights:
+    """The mapped, finite weights of the dense layers after an encoder, as `TextVectors` takes them. Raises
+    InputError."""
+    weights: Weights = {}
+    for i, layer in enumerate(modules.layers):
+        wanted = {"linear.weight": f"{i}.weight", **({"linear.bias": f"{i}.bias"} if layer.bias else {})}
+        for name, stored in map_directory(layer.path).items():
+            if name not in wanted:
+                raise InputError(f"tensor {name[:200]!r} is no part of a dense layer", path=stored.path)
+            check_finite(name, stored.array, stored.path)
+            float16 = stored.array.dtype == np.float16
+            weights[wanted[name]] = stored.array.astype(np.float32) if float16 else stored.array
+    return weights
 
 
 def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
@@ -237,7 +287,7 @@ def build(config: TextCNNConfig, weights: Weights, **options: Any) -> TextCNN: .
 @overload
 def build(config: BertConfig, weights: Weights, **options: Any) -> Bert: ...
 @overload
-def build(config: GPT2Config, weights: Weights, **options: Any) -> GPT2: ...
+def build(config: DecoderConfig, weights: Weights, **options: Any) -> DecoderModel: ...
 @overload
 def build(config: DCGANConfig, weights: Weights, **options: Any) -> DCGAN: ...
 @overload
@@ -260,7 +310,9 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
     Raises InputError for a damaged one, and for one of the two files without the other."""
     name = os.path.join(path, TOKENIZER)
     if os.path.isfile(name):
-        return Tokenizer(name)
+        tokenizer = Tokenizer(name)
+        tokenizer.truncation = read_truncation(path)
+        return tokenizer
     files = [os.path.join(path, part) for part in (VOCAB, MERGES)]
     there = [os.path.isfile(file) for file in files]
     if not any(there):

@@ -15,7 +15,8 @@ import numpy as np
 
 from tilewright.backends.footprint import Part, peak_of
 from tilewright.formats.files import BLOCK_BYTES, InputFile
-from tilewright.formats.lines import Line
+from tilewright.formats.lines import MAX_LINE_BYTES, Line
+from tilewright.formats.quoted import quoted_records
 from tilewright.hardware import gpus
 from tilewright.runtime.begun import Begun, begun_of
 from tilewright.runtime.devices import gpu_elsewhere
@@ -34,6 +35,7 @@ KERNELS = {
     "score": 14 << 20,
     "draw": 9 << 20,
     "classify": 4 << 20,
+    "embed": 4 << 20,
 }  # machine code of a verb's many kernels
 PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
 TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory for a byte of its file
@@ -196,8 +198,8 @@ class Sample:
         if not isinstance(cut, Lines):
             return cls(cut)
         size = min(file.size, cut.size)
-        if size <= SAMPLE:
-            return cls(cut, [(0, size)])
+        if size <= SAMPLE or file.quoted:  # whether a line end ends a record is known from the start on alone
+            return cls(cut, [(0, min(size, SAMPLE))], min(1.0, SAMPLE / size))
         length = SAMPLE // STRETCHES
         spans = [(first := (size - length) * i // (STRETCHES - 1), first + length) for i in range(STRETCHES)]
         return cls(cut, spans, STRETCHES * length / size)
@@ -205,6 +207,12 @@ class Sample:
     def lines(self, file: InputFile) -> Iterator[Line]:
         """(number, line, end) of each line that is not blank. Numbers count the sample."""
         for begin, end in self.spans:
+            if file.quoted:
+                for number, record, at in quoted_records(file, begin, end, False, MAX_LINE_BYTES):
+                    if number and record not in (b"", b"\r"):
+                        self.ends.append(at)
+                        yield number + 1, record, at
+                continue
             for line, at in lines_between(file, begin, end):
                 if line is None or (line and not line.isspace()):
                     self.ends.append(at)

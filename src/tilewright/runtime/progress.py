@@ -64,6 +64,13 @@ class _Display:
             line = f"{count} {unit} ({share:.0%}{of}), {text}\n"
             self._try(lambda: (stream.write(line), stream.flush()))
 
+    def _say(self, text: str) -> None:
+        """Show a sentence: above the bar, or as a line."""
+        if self._bar:
+            self._try(lambda: self._bar.console.print(text, markup=False, highlight=False) if self._bar else None)
+        elif stream := self._stream:
+            self._try(lambda: (stream.write(f"{text}\n"), stream.flush()))
+
     def _try(self, write: Callable[[], object]) -> None:
         """Call `write`. If the stream is closed or full, the job continues without progress."""
         try:
@@ -149,6 +156,9 @@ class JobProgress(_Display, Watch):
         hand.at = max(hand.at, done)
         hand.share = hand.share if share is None else share
         self._update()
+
+    def waiting(self, why: str) -> None:
+        self._say(why)
 
     def _share(self) -> float:
         """The finished share of all work: committed shards, and the reported parts of running ones."""

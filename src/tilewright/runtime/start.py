@@ -23,6 +23,8 @@ from tilewright.runtime.kernel_cache import cache_or_none, first_run
 from tilewright.runtime.process import bus_errors
 from tilewright.runtime.progress import Figures, JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase, quiet
+from tilewright.runtime.stores.lead import check_engine, run_at
+from tilewright.runtime.stores.stage import url_of
 
 ENGINES = ("inline", "local", "mpi", "ray")
 
@@ -59,7 +61,7 @@ def engine_of(settings: Settings, device: str) -> Engine:
     if name == "ray":
         from tilewright.runtime.engines.ray import Ray
 
-        return Ray(workers or 1, gpu=place_for(device) == "cuda")
+        return Ray(workers or 1, gpu=device == "cuda" or place_for(device) == "cuda", threads=settings.threads)
     gpus = visible_gpus() if place_for(device) == "cuda" else ()
     if settings.is_inline:
         if workers not in (None, 1):
@@ -115,6 +117,8 @@ def start(
     on_gpu = settings.is_inline and settings.device != "cpu"
     faults = gpu_faults() if on_gpu else nullcontext()  # else the worker is replaced
     alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
+    if url_of(job.output):
+        check_engine(settings)
     with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
         report.lead = engine.lead
         if engine.lead:
@@ -135,22 +139,27 @@ def start(
             JobProgress(unit, stops_in=lambda: stop.left(settings.grace)) as watch,
             _resumable(settings, watch.figures),
         ):
-            done = run_within(task, job.output, engine, replace(settings, since=since), watch)
+            url, ours = url_of(job.output), replace(settings, since=since)
+            if url:
+                done = run_at(url, task, job.output, engine, ours, watch)
+            else:
+                done = run_within(task, job.output, engine, ours, watch)
     _fold(report, done, watch.figures)
     if done.errors:
         with JobDirectory(job.output) as directory:
             report.first_errors = directory.first_errors(SHOWN_ERRORS)
     if settings.part:
         report.lead = False
-        report.job["part"] = "{}/{}".format(*settings.part)
-    for line in _outcome(done, settings.part):
+        report.job["part"] = "{}/{}".format(*settings.part) + "+" * settings.helps
+    for line in _outcome(done, settings):
         say(line)
     report.finish(began)
     return task, done.figures
 
 
-def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
+def _outcome(done: merge.Report, settings: Settings) -> Iterator[str]:
     """Notices about the run: work of earlier runs, and events that were not planned."""
+    part = settings.part
     for name in done.facts.get("touched", ()):
         yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
     if size := done.facts.get("shard_size"):
@@ -162,7 +171,8 @@ def _outcome(done: merge.Report, part: tuple[int, int] | None) -> Iterator[str]:
         why = ", ".join(f"{why} ({times:,} times)" if times > 1 else why for why, times in ended.items())
         yield f"{whose} replaced: {why}; see logs/ in {done.output}.job"
     if part:
-        new = f"Part {part[0]} of {part[1]} is there, {done.computed:,} of {done.shards:,} shards are new"
+        state = "has ended" if settings.helps else "is there"
+        new = f"Part {part[0]} of {part[1]} {state}, {done.computed:,} of {done.shards:,} shards are new"
         yield f"{new}. When all are, the same command without --part makes the output"
     elif "merge" not in done.seconds:
         what = "the only shard" if done.shards == 1 else f"all {done.shards:,} shards"

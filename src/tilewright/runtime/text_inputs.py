@@ -1,13 +1,16 @@
-"""Refuses text that a model cannot read before the work, instead of one error per record."""
+"""Checks of an input's first lines, before the work: text that the model cannot read, fields that no line has."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
 
-from tilewright.errors import InputError, UsageError
-from tilewright.formats.files import InputFile
+from tilewright.errors import InputError, UsageError, counted
+from tilewright.formats.expanded import open_text
+from tilewright.formats.names import kind_of_records
+from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.tokenizer import Tokenizer
 
 FIRST_BYTES, FIRST_LINES = 1 << 16, 64  # of an input are read: a file of text shows it there
@@ -15,10 +18,12 @@ IDS = ("prompt_token_ids", "input_ids", "tokens")
 TEXTS = ("prompt", "text", "messages")
 
 
-def check_has_ids(path: str, model: str, example: str) -> None:
-    """Raises UsageError if the model has no tokenizer, and the input is a .txt, or a .jsonl whose first lines all
-    are text. example: a line with token ids. A single line of text among token ids is an error of its record only."""
-    if path.endswith(".txt") or (path.endswith(".jsonl") and (kinds := _are_text(path)) and all(kinds)):
+def check_has_ids(path: str | os.PathLike[str], model: str, example: str, content: str | None = None) -> None:
+    """Raises UsageError if the model has no tokenizer, and the input is a .txt, or a .jsonl whose first lines all are
+    text. example: a line with token ids. content: the field of the text, where the user names it. A single line of text
+    among token ids is an error of its record only."""
+    kind = kind_of_records(path)
+    if kind == ".txt" or (kind == ".jsonl" and (kinds := _are_text(path, content)) and all(kinds)):
         raise UsageError(
             f"the input is text, and the model {model} has no tokenizer.json",
             path=path,
@@ -27,10 +32,14 @@ def check_has_ids(path: str, model: str, example: str) -> None:
         )
 
 
-def check_tokenizer_fits(path: str, tokenizer: Tokenizer, vocabulary: int, example: str) -> None:
+def check_tokenizer_fits(
+    path: str | os.PathLike[str], tokenizer: Tokenizer, vocabulary: int, example: str, content: str | None = None
+) -> None:
     """Raises InputError if the tokenizer makes ids of plain text that the model lacks, and the input may be text: it is
-    no .bin, and no .jsonl whose first lines all are token ids. vocabulary: of the model. example: a line with ids."""
-    if path.endswith(".bin") or (path.endswith(".jsonl") and not any(_are_text(path))):
+    no .bin, and no .jsonl whose first lines all are token ids. vocabulary: of the model. example: a line with ids.
+    content: the field of the text, where the user names it."""
+    kind = kind_of_records(path)
+    if kind == ".bin" or (kind == ".jsonl" and not any(_are_text(path, content))):
         return
     if beyond := tokenizer.text_ids_beyond(vocabulary):
         ids = f"id {beyond[0]:,}" if len(beyond) == 1 else f"{len(beyond):,} ids from {beyond[0]:,} to {beyond[-1]:,}"
@@ -41,17 +50,34 @@ def check_tokenizer_fits(path: str, tokenizer: Tokenizer, vocabulary: int, examp
         )
 
 
-def _are_text(path: str) -> list[bool]:
+def absent_fields(path: str | os.PathLike[str], fields: RecordFields) -> str:
+    """The notice for kept fields that none of the first lines of a .jsonl has; "" if there are none."""
+    if not fields.keep or kind_of_records(path) != ".jsonl":
+        return ""
+    lines = _first_lines(path)
+    found = [fields.kept(line)[0] for line in lines]
+    absent = [name for name, shown in fields.keep if all(kept[shown] is None for kept in found)]
+    if not absent:
+        return ""
+    return f"--keep names {', '.join(absent)}; none of the first {counted(len(lines), 'record')} has a value for it"
+
+
+def _are_text(path: str | os.PathLike[str], content: str | None) -> list[bool]:
     """Of each of the first lines of a .jsonl that is not blank: whether it is text."""
-    with InputFile(path, "input") as file:
+    return [_is_text(line, content) for line in _first_lines(path)]
+
+
+def _first_lines(path: str | os.PathLike[str]) -> list[bytes]:
+    """The first lines that are not blank."""
+    with open_text(path, "input") as file:
         start = bytearray(min(file.size, FIRST_BYTES))
         file.read_into(start, 0)
         whole = file.size <= FIRST_BYTES
     lines = bytes(start).split(b"\n")[: None if whole else -1]
-    return [_is_text(line) for line in lines[:FIRST_LINES] if line.strip()]
+    return [line for line in lines[:FIRST_LINES] if line.strip()]
 
 
-def _is_text(line: bytes) -> bool:
+def _is_text(line: bytes, content: str | None) -> bool:
     """True for a JSON object with text and without token ids, in it or in its OpenAI body."""
     try:
         found: Any = msgspec.json.decode(line)
@@ -59,6 +85,8 @@ def _is_text(line: bytes) -> bool:
         return False
     if not isinstance(found, dict):
         return False
+    if content is not None:
+        return isinstance(found.get(content), str)
     body = found.get("body")
     fields = found | body if isinstance(body, dict) else found
     texts = any(isinstance(fields.get(name), str) or (name == "messages" and name in fields) for name in TEXTS)

@@ -199,7 +199,9 @@ def test_lines_of_a_shard_with_an_id_given_twice(verbs, finished, way):
     """As many as the input has there, or the shard is made again: the marking of the id ended with a ValueError."""
     job, folder, _ = finished
     with JobDirectory(job.output) as directory:
-        number = next(n for n in range(1, 99) if b"was given before" in directory.errors.read(error_name(n), 1 << 20))
+        number = next(
+            n for n in range(1, 99) if b"the id of an earlier record" in directory.errors.read(error_name(n), 1 << 20)
+        )
         record, notes = directory.record(number), bytearray(directory.notes(number))
         notes[:8] = directory.notes(0)[:8]  # one more id that was given before
     part = folder / "shards" / part_name(number)

@@ -50,7 +50,7 @@ def test_ids_of_other_forms(verbs, tmp_path):
     )  # fmt: skip
     assert generate(whole).errors == generate(cut).errors == 4
     assert Path(whole.output).read_bytes() == Path(cut.output).read_bytes()
-    assert "'b' was given before" in Path(cut.output).read_text()
+    assert "'b' is also the id of an earlier record" in Path(cut.output).read_text()
 
 
 def test_ids_of_a_text_output(verbs, tmp_path):
@@ -66,7 +66,9 @@ def test_ids_of_a_text_output(verbs, tmp_path):
         assert report.errors == 3 and len(found) == 6 and found[0] == found[1] != ""
         assert found[2:] == ["", "", "", ""]
         assert report.first_errors[0] == "line 3, n: is 2; a text output holds one completion per prompt"
-        assert report.first_errors[1:] == [f"line {i}, id: '{'ab'[i - 4]}' was given before" for i in (4, 5)]
+        assert report.first_errors[1:] == [
+            f"line {i}, id: '{'ab'[i - 4]}' is also the id of an earlier record" for i in (4, 5)
+        ]
 
 
 @pytest.mark.parametrize("verb", VERBS)

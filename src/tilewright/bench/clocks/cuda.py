@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.bench.measure import Call
 from tilewright.errors import ResourceError
+from tilewright.formats.packages import install_command
 from tilewright.hardware import gpus, no_gpu
 
 FLUSHES = 8  # half a millisecond of an H200: longer than any call takes to be queued
@@ -22,9 +23,8 @@ def torch_on_a_gpu():
     try:
         import torch
     except ImportError as error:
-        raise ResourceError(
-            "measuring on a GPU needs PyTorch", remedy="install it: pip install 'tilewright[gpu]'"
-        ) from error
+        remedy = f"install it: {install_command('gpu')}"
+        raise ResourceError("measuring on a GPU needs PyTorch", remedy=remedy) from error
     if not torch.cuda.is_available():
         raise ResourceError("there is no GPU to measure: PyTorch sees none", remedy=CPU_INSTEAD)
     return torch

@@ -31,7 +31,7 @@ COUNT = {  # records of a run, unless the user says: on an H200 some seconds of 
 RECORDS = {"sentiment": "sentences", "gpt2": "prompts", "dcgan": "images", "dcgan-pixels": "images"}
 MODELS = {"sentiment": "textcnn", "gpt2": "gpt2", "dcgan": "dcgan", "dcgan-pixels": "dcgan"}
 # dcgan: float32 values, which all workers write into one file; its pixels: 8 bits each, a file a shard until the merge
-ENDINGS = {"sentiment": ".out", "gpt2": ".out", "dcgan": ".npy", "dcgan-pixels": ".bmp"}
+ENDINGS = {"sentiment": ".bin", "gpt2": ".bin", "dcgan": ".npy", "dcgan-pixels": ".bmp"}
 PROMPT = 16  # tokens of a sentence, and of a prompt
 TINY = {  # options of `tilewright init` by model, for tests
     "textcnn": "--vocab-size 50 --hidden-size 8 --num-filters 4 --hidden-sizes 8",

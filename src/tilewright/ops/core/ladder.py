@@ -19,7 +19,7 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tilewright.errors import Refused, UsageError
+from tilewright.errors import Refused, UsageError, suggestion
 from tilewright.ops.core.layers import split_target, target_of, wrong_layers
 
 Need = Callable[[Hashable], "str | None"]  # a problem in, a reason to refuse out (None: fine); its docstring is shown
@@ -176,9 +176,8 @@ def forcing(**rungs: str) -> Iterator[set[str]]:
     """As `using`, without its warning. Yields the set of what chooses a rung in the block, see `_Forced`."""
     named = [(split_target(target)[0], name) for target, name in rungs.items()]
     if unknown := {op for op, _ in named} - set(operations()):
-        raise UsageError(
-            f"there is no operation {', '.join(sorted(unknown))}; the operations are {', '.join(operations())}"
-        )
+        names = ", ".join(f"{op}{suggestion(op, operations())}" for op in sorted(unknown))
+        raise UsageError(f"there is no operation {names}; the operations are {', '.join(operations())}")
     for op, name in named:
         import_module(f"tilewright.ops.{op}.ladder").ladder.check_name(name)
     with _inside(rungs) as ran:
@@ -269,7 +268,8 @@ class Ladder:
     def check_name(self, name: str) -> None:
         """Raises Refused for a rung that is not there."""
         if name not in self.rungs:
-            raise Refused(f"{self.op} has no rung {name!r}; it has {', '.join(self.rungs)}")
+            near = suggestion(name, self.rungs)
+            raise Refused(f"{self.op} has no rung {name!r}{near}; it has {', '.join(self.rungs)}")
 
     def _choose(self, problem: Hashable, forced: str | None) -> Rung:
         if forced is not None:

@@ -27,7 +27,7 @@ from tilewright.runtime.process.signals import stoppable
 
 def convert(source: str, destination: str, *, force: bool = False) -> int:
     """Convert the course's file or a PyTorch state dict to a model directory, or a directory to the course's file.
-    Returns the bytes of the weights. A state dict is that of a DCGAN generator, or of a GPT-2 or TextCNN with its
+    Returns the bytes of the weights. A state dict is that of a DCGAN generator, or of a decoder or TextCNN with its
     config.json beside it.
 
     Raises InputError if the source is no model, or if its sizes do not fit in the course's file. Raises ResourceError
@@ -158,7 +158,11 @@ def _init(path: str, seed: int, config: Config, scale: Scale, force: bool) -> in
 
 
 def _check_course_sizes(config: Config, path: str) -> None:
-    values = next(one for one in COURSE_CONFIGS.values() if one["model_type"] == config.model_type)
+    values = next((one for one in COURSE_CONFIGS.values() if one["model_type"] == config.model_type), None)
+    if values is None:
+        kinds = ", ".join(one["model_type"] for one in COURSE_CONFIGS.values())
+        what = f"a file without a header holds a {kinds} of the course, and this model is a {config.model_type}"
+        raise InputError(what, path=path, remedy="write it to a directory")
     wanted = parse_config(values, path)
     for name in wanted.__struct_fields__:
         if name != "id2label" and getattr(config, name) != getattr(wanted, name):

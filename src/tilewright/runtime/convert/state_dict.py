@@ -1,4 +1,4 @@
-"""Converts PyTorch's state dicts: a GPT-2 or a TextCNN with its config.json (`checkpoints.py`), or a DCGAN generator
+"""Converts PyTorch's state dicts: a decoder or a TextCNN with its config.json (`checkpoints.py`), or a DCGAN generator
 (`netG` of the well-known example).
 
 A generator's modules are sorted by name: transposed convolutions and batch-norms alternate. A state dict does not hold
@@ -40,7 +40,7 @@ Module = dict[str, np.ndarray]
 def read_state_dict(path: str) -> tuple[Config, dict[str, np.ndarray]]:
     """The configuration and the float32 weights of a state dict: a .safetensors file, or one that PyTorch saved.
 
-    A pickle is read by PyTorch with weights_only, in a process of its own. A GPT-2 or a TextCNN is read with the
+    A pickle is read by PyTorch with weights_only, in a process of its own. A decoder or a TextCNN is read with the
     config.json beside the file. Raises InputError for a file that holds no such model, ResourceError if PyTorch is
     not installed.
     """
@@ -53,7 +53,7 @@ def read_state_dict(path: str) -> tuple[Config, dict[str, np.ndarray]]:
             tensors = {name: array.copy() for name, array in _read(converted, path).items()}
     for name, array in tensors.items():
         check_finite(name, array, path)
-    if kind := checkpoints.kind_of(tensors):
+    if kind := checkpoints.kind_of(tensors, path):
         return checkpoints.with_configuration(tensors, kind, path)
     modules = _modules(tensors, path)
     try:

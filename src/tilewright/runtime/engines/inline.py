@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.task import Engine, Job, Place, open_worker, run_shard
+
+WAIT_SECONDS = 0.1  # between two questions for a shard while others have all that are left
 
 
 class Inline(Engine):
@@ -23,12 +28,25 @@ class Inline(Engine):
         with traced, job.stop.in_time(job.settings.grace):
             worker = open_worker(job.task, job.directory, self.place)
             try:
-                for number in job.todo:
+                for number in job.todo if job.source is None else _shared(job):
                     job.stop.check()
+                    if not job.claim(number):
+                        continue
                     job.at_work(0, 0)
                     job.done(run_shard(worker, job.directory, job.directory.shard(number), _Beat(job)), 0)
             finally:
                 worker.close()
+
+
+def _shared(job: Job) -> Iterator[int]:
+    """The shards that the job's source hands out, until none is left. Raises Interrupted while it waits for others."""
+    assert job.source is not None
+    while not job.source.over:
+        if (number := job.source.next()) is None:
+            job.stop.check()
+            time.sleep(WAIT_SECONDS)
+        else:
+            yield number
 
 
 class _Beat:

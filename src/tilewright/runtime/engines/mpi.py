@@ -1,6 +1,5 @@
-"""Shards drawn by the ranks of MPI. Rank 0 also plans, hands out shards (see ranks.py), and merges.
-
-An error in any rank ends all of them, with the rank named; MPI itself would wait forever.
+"""Runs shards on the ranks of MPI. Rank 0 also plans, hands out shards (see ranks.py), and merges. An error in one rank
+stops all of them, and the message names the rank. Without this, MPI would wait forever.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
-from tilewright.runtime.engines.launchers import check_size
+from tilewright.formats.packages import install_command
+from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
 from tilewright.runtime.engines.schedule import Assignment
@@ -33,7 +33,7 @@ FOUND_SECONDS = 30.0  # until other nodes must see a new directory: NFS caches a
 
 
 class Mpi(Engine):
-    """gpu: the ranks of a node take its GPUs in turn, one each, before anything in them asks the driver."""
+    """gpu: each rank of a node uses one of its GPUs. The ranks choose them round-robin, before they use the driver."""
 
     ends_workers = False
 
@@ -56,7 +56,7 @@ class Mpi(Engine):
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
             os.close(low)
-            remedy = "install MPI for Python: pip install 'tilewright[mpi]'"
+            remedy = f"install MPI for Python: {install_command('mpi')}"
             raise ResourceError(f"MPI cannot be used: {error}", remedy=remedy) from error
         self._comm = MPI.COMM_WORLD
         self.lead = self._comm.rank == 0
@@ -67,6 +67,9 @@ class Mpi(Engine):
         self._hooks = sys.excepthook, threading.excepthook
         sys.excepthook = lambda kind, error, trace: self.abort(error)
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        node.Barrier()  # all have attached to the shared memory
+        if node.rank == 0:
+            unlink_shared_memory()
         self.place = self._my_place(node)
         if self.place.gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu
@@ -94,8 +97,8 @@ class Mpi(Engine):
         return Place(self._comm.rank, self._comm.size, cores, part.gpu)
 
     def abort(self, error: BaseException) -> None:
-        """Ends all ranks, and says which one could not go on: on stderr, and in the job's ranks.log, as mpiexec may end
-        before it has passed on what was said."""
+        """Stop all ranks, and report which one failed, on stderr and in the job's ranks.log. The log is needed because
+        mpiexec may exit before it has forwarded stderr."""
         sys.stdout.flush()
         if not isinstance(error, TilewrightError):
             traceback.print_exception(error)
@@ -186,7 +189,7 @@ class Mpi(Engine):
         self._witness.tell(shard=shard, record=None)
 
     def _sign(self, directory: JobDirectory) -> None:
-        """Tells the witness of this node who this is, and where to write if it is killed."""
+        """Send this node's witness the identity of this rank, and the log to write to if the rank is killed."""
         self._logs = directory.logs.path
         who = {"rank": self._comm.rank, "pid": os.getpid()}
         self._witness.tell(**who, logs=self._logs, log_size=log_size(self._logs))
@@ -202,8 +205,8 @@ class Mpi(Engine):
 def gpu_names(node: Any) -> tuple[str, ...]:
     """The GPUs that this rank may choose from, as CUDA names them; node: the communicator of the ranks of this node.
 
-    Raises UsageError if there are several and this process has already used the driver, because it can hide none of
-    them then.
+    Raises UsageError if there are several and this process has already used the driver: it can then no longer hide the
+    other GPUs.
     """
     from tilewright.hardware import gpus
 
@@ -226,7 +229,7 @@ def _count_gpus() -> int:
 
 
 def _found(output: str) -> JobDirectory:
-    """The directory that rank 0 made, as soon as this node sees it."""
+    """The directory that rank 0 made. Waits until this node's file system shows it."""
     until = time.monotonic() + FOUND_SECONDS
     while True:
         try:

@@ -42,7 +42,7 @@ class Hello:
 
 @dataclass
 class Want:
-    """A rank wants a shard: it has loaded its model and input, or committed its last shard."""
+    """A rank requests a shard: it has loaded its model and opened the input, or has committed its previous shard."""
 
     record: Record | None = None
 
@@ -56,7 +56,7 @@ class Asked:
 
 @dataclass
 class Begin:
-    """Shards are to run. began: the input files as rank 0 found them."""
+    """Rank 0 has shards to run. began: the identities of the input files, as rank 0 found them."""
 
     began: AsBegun
 
@@ -109,7 +109,7 @@ class Link:
         self._said = time.monotonic()
 
     def pulse(self, done: int = 0, record: int | None = None, share: float | None = None) -> None:
-        """A sign of life, if the last one is long ago or a record comes alone."""
+        """Send a sign of life, if the last one is old or a record runs alone next."""
         if self._stop.name and not self._asked:
             self._asked = True
             self.send(Asked(self._stop.name))
@@ -117,7 +117,7 @@ class Link:
             self.send(Hello(done, record, share))
 
     def receive(self) -> object:
-        """The next message that is no sign of life. Raises InternalError if rank 0 gives no sign of life."""
+        """The next message other than a sign of life. Raises InternalError if rank 0 sends no sign of life."""
         heard = time.monotonic()
         while True:
             self.pulse()
@@ -138,7 +138,7 @@ class Link:
 
 
 class Counter(threading.Thread):
-    """The thread of rank 0 that hands out shards; while it runs nobody else here calls MPI."""
+    """The thread of rank 0 that hands out shards. While it runs, no other thread of rank 0 calls MPI."""
 
     def __init__(self, comm: Comm) -> None:
         super().__init__(name="shards", daemon=True)
@@ -158,7 +158,7 @@ class Counter(threading.Thread):
         self.start()
 
     def begin(self, job: Job) -> None:
-        """There are shards to be run."""
+        """Tell the other ranks that there are shards to run."""
         self._posted.put(job)
 
     def post(self, message: object) -> None:
@@ -240,7 +240,7 @@ class Counter(threading.Thread):
                 self._send(message, rank)
 
     def _start(self, job: Job) -> None:
-        self._job, self._schedule = job, schedule(assignments(job.directory, job.todo))
+        self._job, self._schedule = job, schedule(assignments(job.directory, job.todo), job.claim)
         self._waiting = set()
         self._loading = {0, *self._others}
         self._heard = dict.fromkeys(self._heard, time.monotonic())
@@ -285,7 +285,8 @@ class Counter(threading.Thread):
 
 
 class RankBeat:
-    """A rank's signs of life. The witness is told first of a record that comes alone, and that the rank is to stop."""
+    """A rank's signs of life. Before a record runs alone, and before the rank stops, it reports this to the witness
+    first."""
 
     def __init__(self, pulse: Callable[..., None], witness: Witness, stop: Stop) -> None:
         self._pulse, self._witness, self._stop = pulse, witness, stop

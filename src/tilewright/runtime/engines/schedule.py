@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from tilewright.runtime.jobs.task import always
 
 TRIES = 2  # workers that a shard may end before its records run one at a time; also: workers that one record may end
 KILLS = 4  # workers that may be killed from outside at a record that runs alone, before it is doubted
@@ -94,12 +96,15 @@ class Pace:
 @dataclass
 class Schedule:
     """Gives shards to workers one at a time, so a slow worker gets fewer. Near the end a worker gets none if the others
-    would finish all of them before it finishes one. given_up: shards that ended every worker, with the reason.
+    would finish all of them before it finishes one. given_up: shards that ended every worker, with the reason. claim:
+    as in `task.Job`. more: true while shards may be added.
     """
 
     todo: deque[Assignment]
     paces: dict[int, Pace] = field(default_factory=dict)
     given_up: dict[int, str] = field(default_factory=dict)
+    claim: Callable[[int], bool] = always
+    more: bool = False
 
     @property
     def running(self) -> int:
@@ -108,8 +113,8 @@ class Schedule:
 
     @property
     def over(self) -> bool:
-        """True if no shard waits or runs."""
-        return not self.todo and not self.running
+        """True if no shard waits or runs, and none comes."""
+        return not self.todo and not self.running and not self.more
 
     def join(self, worker: int) -> None:
         """Add a worker."""
@@ -118,8 +123,14 @@ class Schedule:
     def next(self, worker: int) -> Assignment | None:
         """The next shard for an idle worker; None if it gets none for now."""
         pace = self.paces[worker]
-        if not self.todo or (pace.seconds is not None and pace.seconds > self._others_need(worker)):
+        if not self.todo:
             return None
+        if not self.more and pace.seconds is not None and pace.seconds > self._others_need(worker):
+            return None
+        while not self.claim(self.todo[0].shard):
+            self.todo.popleft()
+            if not self.todo:
+                return None
         pace.at = self.todo.popleft()
         pace.at.begun = time.monotonic()
         return pace.at
@@ -138,17 +149,19 @@ class Schedule:
             pace.seconds = time.monotonic() - pace.at.begun
             pace.at = None
 
-    def lost(self, worker: int, end: End, record: int | None) -> None:
-        """The worker has ended. record: the one that it ran alone."""
+    def lost(self, worker: int, end: End, record: int | None) -> int | None:
+        """The worker has ended. record: the one that it ran alone. Returns its shard if that is given up."""
         assignment = self.paces.pop(worker, Pace()).at
         if assignment is None:
-            return
+            return None
         if assignment.lost(end, record):
             self.todo.appendleft(assignment)
-        else:
-            self.given_up[assignment.shard] = end.why
+            return None
+        self.given_up[assignment.shard] = end.why
+        return assignment.shard
 
 
-def schedule(shards: Iterable[int | Assignment]) -> Schedule:
+def schedule(shards: Iterable[int | Assignment], claim: Callable[[int], bool] = always) -> Schedule:
     """For these shards, in this order."""
-    return Schedule(deque(Assignment(given) if isinstance(given, int) else given for given in shards))
+    todo = deque(Assignment(given) if isinstance(given, int) else given for given in shards)
+    return Schedule(todo, claim=claim)

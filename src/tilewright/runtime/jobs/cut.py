@@ -1,4 +1,5 @@
-"""Cuts an input into numbered shards without reading it: rows by number, lines by the byte at which they begin."""
+"""Divides an input into numbered shards without reading it. Rows are divided by their number, lines by the byte at
+which they begin. A `cut` is one such division."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from tilewright.formats.files import InputFile, naming
+from tilewright.formats.quoted import line_starts, quoted_records
 
 if TYPE_CHECKING:
     from tilewright.formats.lines import Line
@@ -91,9 +93,9 @@ Cut = Records | Lines | RowGroups | Whole
 
 @dataclass(frozen=True)
 class Shard:
-    """One piece of the input, for a Worker. alone: one record at a time, `beat.at(record)` before each.
-
-    skip: records (rows from 0, lines from 1) that have ended their worker and are errors now, with the reason.
+    """One piece of the input, for a Worker. alone: the worker runs one record at a time, and calls `beat.at(record)`
+    before each. skip: records (rows from 0, lines from 1) that have killed their worker, with the reason. They are not
+    run; they become error records.
     """
 
     number: int
@@ -134,10 +136,24 @@ class Shard:
             return
         assert isinstance(self.cut, Lines) and self.index is not None
         number = self.index.first_line(file, self.number)
+        if file.quoted:
+            yield from self._records(file, number)
+            return
         for line, end in lines_between(file, *self.cut.span(self.number)):
             if line is None or (line and not line.isspace()):
                 yield number, line, end
             number += 1
+
+    def _records(self, file: InputFile, first: int) -> Iterator[Line]:
+        """`lines` of a CSV file, which has line ends in quotes, and a header. first: number of the first line."""
+        from tilewright.formats.lines import MAX_LINE_BYTES
+
+        assert isinstance(self.cut, Lines) and self.index is not None
+        begin, end = self.cut.span(self.number)
+        odd = self.index.odd_quotes(self.number)
+        for line, record, at in quoted_records(file, begin, end, odd, MAX_LINE_BYTES):
+            if record not in (b"", b"\r") and (begin or line):
+                yield first + line, record, at
 
 
 def lines_between(file: InputFile, begin: int, end: int) -> Iterator[tuple[bytes | None, int]]:
@@ -187,15 +203,15 @@ def _first_start(file: InputFile, begin: int, end: int) -> int | None:
 
 
 class LineIndex:
-    """The number of lines that begin in each stretch of an input, in a file that any process may fill.
-
-    An entry has 16 bytes: the count and a check that is keyed by the job. An entry that is torn, damaged or of another
-    job is counted again. fd: of the file, open for reading and writing. path: its name in errors.
+    """A file with the number of lines that begin in each stretch of an input. Any process of the job may add entries.
+    An entry has 16 bytes: the count, and a checksum that depends on the job. If an entry is damaged, incomplete or of
+    another job, its lines are counted again. fd: of the file, open for reading and writing. path: its name in errors.
     """
 
     def __init__(self, fd: int, path: str, cut: Lines, key: str) -> None:
         self._fd, self._path, self._cut, self._key = fd, path, cut, key.encode()[:64]
         self._firsts = array("Q", [1])  # number of the first line of each stretch so far
+        self._odd = array("B", [0])  # of a CSV file: whether an odd number of quotes is before each stretch
 
     def first_line(self, file: InputFile, number: int) -> int:
         """The number, from 1, of the first line that begins in stretch `number` or later. Reads stretches that are not
@@ -214,13 +230,28 @@ class LineIndex:
                 self._add(file, None)
         return self._firsts[number]
 
+    def odd_quotes(self, number: int) -> bool:
+        """Whether an odd number of quotes is before stretch `number` of a CSV file; `first_line` was asked before."""
+        return bool(self._odd[number])
+
     def _add(self, file: InputFile, count: int | None) -> None:
+        """count: lines of the next stretch, of a CSV file times 2 and 1 more before an odd number of quotes."""
         at = len(self._firsts) - 1
-        if count is None:
+        if count is None and file.quoted:
+            lines, odd = line_starts(file, *self._cut.span(at), bool(self._odd[at]))
+            count = 2 * lines + odd
+            self._write(at, count)
+        elif count is None:
             count = _starts(file, *self._cut.span(at))
-            with naming(self._path, "write"):
-                os.pwrite(self._fd, ENTRY.pack(count, self._check(at, count)), ENTRY.size * at)
+            self._write(at, count)
+        if file.quoted:
+            self._odd.append(count & 1)
+            count >>= 1
         self._firsts.append(self._firsts[-1] + count)
+
+    def _write(self, at: int, count: int) -> None:
+        with naming(self._path, "write"):
+            os.pwrite(self._fd, ENTRY.pack(count, self._check(at, count)), ENTRY.size * at)
 
     def _check(self, at: int, count: int) -> bytes:
         return hashlib.blake2b(b"%d %d" % (at, count), key=self._key, digest_size=8).digest()

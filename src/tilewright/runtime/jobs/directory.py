@@ -7,10 +7,12 @@ logs/                logs of the workers, deaths and traces
 lines.index          number of lines that begin in each stretch of a text, counted by this run
 damaged/             files that differed from what was written
 lease                the run that works on the job
+claims               the shards that parts which help each other run now (claims.py)
 contents.json        the sha256 of its large input files
 output               the output that shards write in place, until it is renamed
 report.json          the report of the finished job
 made.json            the files at its outputs' names that it may replace (made.py)
+metrics.prom         the progress of the last run, for Prometheus (metrics.py)
 ended.json           the bad records, if --max-errors has stopped the run
 earlier/             the files from before --restart, until the new run has a shard (earlier.py)
 """
@@ -38,7 +40,7 @@ from tilewright.runtime.jobs.record import AGAIN, Attempt, Record, again_name, e
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
-CONTENTS, ENDED = "contents.json", "ended.json"
+CONTENTS, ENDED, CLAIMS = "contents.json", "ended.json", "claims"
 STAGE, EARLIER = "output", "earlier"
 FOLDERS = ("shards", "errors", "logs", "damaged")
 SYNC_SECONDS = 0.5  # between two fsyncs of the shards' names: one took 4 ms on a virtual disk, as long as a tiny shard

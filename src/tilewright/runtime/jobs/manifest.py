@@ -1,5 +1,6 @@
-"""The manifest: all that a job's results depend on, and the cut of its input. Two runs of one manifest give the same
-bytes. Every file that a job keeps is sealed: it holds the sha256 of its other fields, which reveals a changed bit.
+"""The manifest: all that a job's results depend on, and the cut of its input. Two runs with the same manifest give the
+same bytes. Every file of a job directory is sealed: it contains the sha256 of its other fields, so a changed bit is
+detected.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from tilewright.errors import InputError
+from tilewright.formats.fetched import origin
 from tilewright.formats.files import InputFile
 from tilewright.runtime.jobs.cut import Cut, Lines, Records
 
@@ -21,6 +23,7 @@ MOST_TOLD = 300  # characters of a name or a value that an error quotes
 SAMPLES, SAMPLE_BYTES = 16, 65536  # of an input that is identified without being read: 1 MiB, some milliseconds
 # what the fields of a file (SAMPLE) or a directory (FILES) in a fingerprint end with
 BYTES, SAMPLE, FILES, CHANGED, CTIME = ".bytes", ".sample", ".files", ".changed", ".ctime"
+ETAG = ".etag"  # of the local copy of an object: it stands for the times, which differ on each machine
 
 Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
@@ -57,7 +60,7 @@ def seal(content: S) -> S:
 
 
 def encoded(content: Sealed) -> bytes:
-    """One line of JSON, with one spelling for each content."""
+    """The content as one line of JSON. Equal contents give equal bytes."""
     return msgspec.json.encode(content, order="deterministic") + b"\n"
 
 
@@ -110,11 +113,12 @@ class Manifest(Sealed, frozen=True):
         ]
 
     def flaw(self) -> str:
-        """How the cut contradicts the fingerprint, as after an edit of one of them; "" if it does not. A seal is a
-        checksum, not a signature: an editor of the file can seal it again. This check needs no input. A run also cuts
-        its input again and compares (`JobDirectory.compare`).
+        """Why the cut does not fit the fingerprint, for example because somebody edited one of them; "" if it fits. The
+        seal does not prevent this: it is a checksum, which an editor can compute again. This check does not need the
+        input. A run also divides its input again and compares the cuts (`JobDirectory.compare`).
         """
         cut, size, count = self.cut, self.fingerprint.get("input.bytes"), self.fingerprint.get("count")
+        size = self.fingerprint.get("input.expanded", size)  # of a compressed input
         if (
             isinstance(cut, Lines)
             and isinstance(size, int)
@@ -137,7 +141,7 @@ def _timed(field: str) -> str:
 
 
 def _told(field: str, value: object) -> str:
-    """A value of a fingerprint for a message: a time (ns) as local time, a hash by its first digits."""
+    """A fingerprint's value as a message shows it: a time (ns) as local time, a hash by its first digits."""
     if isinstance(value, str) and field.endswith((SAMPLE, FILES, CTIME)):
         return f"sha256 {value[:12]}"
     return local_time(value) if isinstance(value, int) and _timed(field) else repr(value)[:MOST_TOLD]
@@ -152,7 +156,8 @@ def local_time(ns: int) -> str:
 def file_identity(name: str, path: str) -> dict[str, Value]:
     """Fingerprint fields that identify this version of a file without reading it all; their names begin with `name`.
     They are its size, mtime (ns), ctime (ns), which a user cannot set, and the sha256 of 16 blocks of 64 KiB. The
-    blocks cover a file of up to 1 MiB. Raises InputError.
+    blocks cover a file of up to 1 MiB. The local copy of an object has the object's ETag in place of the times. Raises
+    InputError.
     """
     with InputFile(path, name) as file:
         status = os.fstat(file.fd)
@@ -163,6 +168,8 @@ def file_identity(name: str, path: str) -> dict[str, Value]:
             file.read_into(piece, place)
             digest.update(piece)
         times: dict[str, Value] = {name + CHANGED: status.st_mtime_ns, name + CTIME: status.st_ctime_ns}
+        if copied := origin(path):
+            times = {name + ETAG: copied.etag}
         return times | {name + BYTES: file.size, name + SAMPLE: digest.hexdigest()}
 
 
@@ -173,7 +180,7 @@ def check_unchanged(manifest: Manifest, fingerprint: dict[str, Value]) -> None:
 
 
 def changed_while_running(what: str) -> InputError:
-    """The error that a file changed after the job began."""
+    """The error for a file that changed after the job began."""
     return InputError(
         f"what the job reads was changed while it ran: {what}",
         remedy="put back what was there and run again; or let whatever writes it finish, and run again with --restart",

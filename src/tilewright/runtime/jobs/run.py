@@ -14,14 +14,16 @@ from tilewright.errors import InternalError, Interrupted, ResourceError, Tilewri
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import spelled
 from tilewright.runtime.jobs import contents, made, trace
+from tilewright.runtime.jobs.claims import Claims, in_order
 from tilewright.runtime.jobs.cut import Cut
-from tilewright.runtime.jobs.directory import ENDED, REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.directory import CLAIMS, ENDED, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.durable import Removed
 from tilewright.runtime.jobs.earlier import Earlier
 from tilewright.runtime.jobs.finished import Report, save_report
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import check, merge
+from tilewright.runtime.jobs.metrics import metrics_of
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
@@ -68,7 +70,8 @@ def run_within(
         with (
             _held(output, shared=settings.part is not None) as directory,
             nullcontext() if settings.part else _leaving_nothing(directory),
-            _telling(work := _Run(task, directory, engine, settings, stop, watch or Watch())),
+            metrics_of(directory, settings, watch or Watch()) as watching,
+            _telling(work := _Run(task, directory, engine, settings, stop, watching)),
         ):
             earlier = work.earlier
             earlier.settle(shared=settings.part is not None)
@@ -82,12 +85,14 @@ def run_within(
 
 
 def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
-    """Begin or resume the job in a directory whose lease is held, until the part or the whole is done."""
+    """Begin or resume the job in a directory whose lease this run holds. Returns when the part, or the whole job, is
+    finished."""
     task, directory, settings = work.task, work.directory, work.settings
     files = task.files() if isinstance(task, Reading) else {}
     touched = directory.begin(manifest, task.cut)
     if settings.part is None:  # another part may have ended this way
         directory.root.remove(ENDED)
+        directory.root.remove(CLAIMS)
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
     directory.began = began
     if touched:
@@ -103,8 +108,8 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
 
 @contextmanager
 def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
-    """The job's directory with its lease. It is made again if another run, which had nothing to keep, removes it
-    meanwhile."""
+    """The job's directory with its lease. If another run removes the directory meanwhile, because it had nothing to
+    save, it is made again."""
     for left in reversed(range(REMOVED)):
         with ExitStack() as stack:
             try:
@@ -144,7 +149,7 @@ def check_part(settings: Settings) -> None:
 
 @contextmanager
 def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
-    """If the job ends before its first shard, for a reason that the user is told, its directory is removed."""
+    """Within the block, an error that is reported to the user before the first shard removes the job's directory."""
     try:
         yield
     except TilewrightError as error:
@@ -156,7 +161,7 @@ def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
 
 @contextmanager
 def _telling(work: _Run) -> Iterator[None]:
-    """Adds to an interruption's message what the job has saved."""
+    """Within the block, the message of Interrupted also says what the job has saved."""
     try:
         yield
     except Interrupted as error:
@@ -184,7 +189,7 @@ def _kept(work: _Run) -> str:
 
 
 class _Run:
-    """is_settled: files of earlier runs are cleaned up, and an output of others was refused; the shards come next."""
+    """is_settled: files of earlier runs have been cleaned up, and the output may be replaced. Next the shards run."""
 
     def __init__(
         self, task: Task, directory: JobDirectory, engine: Engine, settings: Settings, stop: Stop, watch: Watch
@@ -196,6 +201,7 @@ class _Run:
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
         self.facts: dict[str, object] = {}
+        self.claims: Claims | None = None
         self.began: Manifest  # with the files as this run found them
         self.start = time.perf_counter()
 
@@ -232,8 +238,11 @@ class _Run:
         """Run the shards of a part. Its report counts only their records and is not saved."""
         self.watch.begin(self.directory.manifest.cut)
         self.count_committed(self.watch)
-        self.todo = [shard for shard in self.todo if shard % count == number]
-        self.compute()
+        if self.settings.helps:
+            self.help(number, count)
+        else:
+            self.todo = [shard for shard in self.todo if shard % count == number]
+            self.compute()
         check_unchanged(self.began, self.task.fingerprint())
         self.seconds["total"] = time.perf_counter() - self.start
         mine = range(number, self.directory.manifest.cut.shards, count)
@@ -250,6 +259,14 @@ class _Run:
             seconds=self.seconds,
             facts={**self.facts},
         )
+
+    def help(self, number: int, count: int) -> None:
+        """Run the shards of a part, then those of other parts that no process runs, until there are none."""
+        with Claims(self.directory, (number, count)) as self.claims:
+            while self.claims.any(todo := in_order(self.todo, (number, count))):
+                self.todo = todo
+                self.compute()
+                self.todo = self.directory.missing()  # a process may have ended in one meanwhile
 
     def finished(self) -> Report | None:
         """The report of a finished and intact job. Damaged shards are moved aside."""
@@ -289,7 +306,11 @@ class _Run:
         begin = time.perf_counter()
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
-            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work)
+            watch = self.watch
+            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, watch.at_work,
+                      watch.waiting, other=self.other)  # fmt: skip
+            if self.claims:
+                job.claim = self.claims.take
             self.engine.run(job)
             self.facts |= job.facts
         self.directory.sync()
@@ -303,8 +324,15 @@ class _Run:
 
     def done(self, record: Record, worker: int) -> None:
         self.computed += 1
+        if self.claims:
+            self.claims.release(record.shard)
         self.earlier.forget()
         self.watch.committed(record, worker)
+        self.count(record.records, record.errors)
+
+    def other(self, record: Record) -> None:
+        self.earlier.forget()
+        self.watch.committed(record, None)
         self.count(record.records, record.errors)
 
     def count(self, records: int, errors: int) -> None:

@@ -123,3 +123,16 @@ def test_weights_that_are_not_the_models_are_refused(job):
         weights.truncate(os.path.getsize(file) - 4)
     with pytest.raises(InputError):
         plan(job)
+
+
+def test_bad_records_are_counted_and_the_first_is_named(job, sentences, tmp_path):
+    lines = [json.dumps({"tokens": ids.tolist()}) for ids in sentences[:9]]
+    lines[3], lines[7] = '{"tokens": 5}', "none"
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    job.input, job.output = str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")
+    figures = plan(job).figures
+    assert figures["bad"] == 2 and figures["first_bad"].startswith("tokens: ")
+
+
+def test_an_input_of_good_records_has_no_bad_one(job):
+    assert plan(job).figures["bad"] == 0

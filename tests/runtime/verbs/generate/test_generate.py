@@ -129,7 +129,7 @@ def test_batch_lines_of_openai(folder):
     assert choice["token_ids"] == wanted.token_ids and choice["text"] == wanted.text
     assert len(choice["logprobs"]["token_logprobs"]) == 3
     assert hot["response"] is None and "temperature: is 3" in hot["error"]["message"]
-    assert "'one' was given before" in twice["error"]["message"]
+    assert "'one' is also the id of an earlier record" in twice["error"]["message"]
 
 
 def test_a_line_has_its_own_parameters(folder):

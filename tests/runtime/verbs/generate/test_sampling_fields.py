@@ -68,6 +68,7 @@ WRONG = {  # of refused fields: one that changes the answer, or would
     "stream": True, "echo": True, "detokenize": False, "skip_special_tokens": False,
     "response_format": {"type": "json_object"}, "guided_regex": "a+", "length_penalty": 0.5, "typical_p": 0.3,
     "num_beams": 4, "logits_processors": ["x"],
+    "options": {"num_predict": 3}, "parameters": {"top_k": 1},
     "modalities": ["audio"], "reasoning_effort": "high", "tools": [{"type": "function"}],
 }  # fmt: skip
 A = {"logit_bias": {"32": 100}}  # token 32 is "A", 256 end-of-text: they come at once
@@ -313,3 +314,26 @@ def test_any_fields_with_any_values_are_taken_or_refused_by_name(model, tmp_path
         (output,) = python.generate([[72, 105]], JOB.merged(case), ids=[f"r{i}"])
         assert [one["token_ids"] for one in answer.get("choices", [answer])] == [o.token_ids for o in output.outputs]
     assert 300 < good < 2700, f"{good} of {len(cases)} records were good"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_model_is_called_with_beside_token_ids(model, tmp_path, kind):
+    """As a tokenizer of transformers writes it: taken where it changes nothing, else refused."""
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    good = {"attention_mask": [1, 1], "token_type_ids": [0, 0], "position_ids": [0, 1]}
+    wrong = {"attention_mask": [1, 0], "token_type_ids": [0, 1], "position_ids": [1, 2]}
+    cases = [good, *(good | {name: value} for name, value in wrong.items())]
+    plain, *refused = run(model, lines_of(cases), kind, tmp_path)
+    assert "error" not in plain
+    assert [answer["error"]["field"].removeprefix("body.") for answer in refused] == [*wrong]
+    assert refused[0]["error"]["message"].endswith(
+        "is [1, 0]; this is not supported: leave out the tokens with 0, and attention_mask"
+    )
+
+
+def test_objects_of_sampling_fields_are_refused_and_other_objects_are_data(model, tmp_path):
+    cases = [{"parameters": {"lr": 1}}, {"options": ["a"]}, {"parameters": {"temperature": 0}}, {"messages": []}]
+    *data, object, chat = run(model, lines_of(cases), "jsonl", tmp_path)
+    assert not [answer for answer in data if "error" in answer] and object["error"]["field"] == "parameters"
+    assert chat["error"]["message"] == "is given together with messages; one of them is wanted"

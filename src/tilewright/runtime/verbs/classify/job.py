@@ -6,22 +6,25 @@ from dataclasses import dataclass
 
 from tilewright.errors import UsageError
 from tilewright.formats.files import InputFile
+from tilewright.formats.jsonl import ANSWER
 from tilewright.formats.validate import TOLERANCE
 from tilewright.runtime.reports import Report
-from tilewright.runtime.verbs.model_job import ModelJob, check_records
+from tilewright.runtime.verbs.model_job import RecordsJob, check_records
 
 BATCH = 16384  # sentences handed to the model at once: rows of the token table are then computed in large products
-TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
 
 
 @dataclass
-class ClassifyJob(ModelJob):
-    """What to classify. Files named .jsonl hold JSON lines, .txt one sentence per line, all others the course's layout.
+class ClassifyJob(RecordsJob):
+    """What to classify. Files named .jsonl hold JSON lines, .csv and .tsv rows, .txt one sentence per line, .bin the
+    course's layout.
     The output is JSON lines for text, else binary.
 
     A binary file cannot hold errors, so its first bad record ends the job. table_memory: bytes. table_path: where to
     keep the token table. tolerance: of the comparison with the answers.
     """
+
+    ANSWER = ANSWER
 
     input: str
     table_memory: int | None = None
@@ -35,7 +38,7 @@ class ClassifyJob(ModelJob):
 
     @property
     def is_binary(self) -> bool:
-        return not self.input.endswith(TEXT)
+        return self.kind == ".bin"
 
 
 @dataclass

@@ -6,13 +6,15 @@ import math
 import os
 from contextlib import closing
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.backends.footprint import ALWAYS, CONTEXT, PREPARING, RUNNING, Part, cached, element_bytes, record_bytes
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.course import TokenFile
+from tilewright.formats.record_fields import kept_bytes
+from tilewright.formats.records import RecordError
 from tilewright.formats.sentence_encoder import NO_TOKEN
 from tilewright.models.bert import ROWS
 from tilewright.models.bert_config import BertConfig
@@ -45,12 +47,21 @@ PAGE = 4096
 
 class Seen(NamedTuple):
     """The sample of the input. ids: int32 (n, L), token ids of some sentences. n is 0 if all are bad, and less than the
-    records if there are very many. id_bytes: of an id as JSON."""
+    records if there are very many. errors: the bad records among those read. id_bytes: of an id and the kept fields as
+    JSON."""
 
     ids: np.ndarray
     records: int
     sample: Sample
     id_bytes: float = 0.0
+    errors: tuple[RecordError, ...] = ()
+
+    def noticed(self) -> dict[str, Any]:
+        """The number of bad records in the whole input, and the first error of the sample, whose line numbers are its
+        own."""
+        scale = self.sample.records(self.records)[0] / max(self.records, 1)
+        first = next((f"{e.field}: {e.message}".removeprefix(": ") for e in self.errors), None)
+        return {"bad": round(len(self.errors) * scale), "first_bad": first}
 
 
 class Table(NamedTuple):
@@ -86,7 +97,7 @@ def _declared(task: ClassifyTask, begun: Begun, gpu_memory: int) -> Declared:
     return Declared(
         unit="sentences", records=records, counted=counted, parts=parts, flops=float(records * config.flops),
         outputs=_outputs(job, config, (records, counted), seen.id_bytes),
-        figures={"token_table": table is not None, **figures, "batch": batch},
+        figures={"token_table": table is not None, **figures, "batch": batch, **seen.noticed()},
     )  # fmt: skip
 
 
@@ -115,7 +126,7 @@ def _declared_bert(
         unit="sentences", records=records, counted=counted, parts=parts,
         flops=float(records * config.flops(round(tokens))),
         outputs=_outputs(job, config, (records, counted), seen.id_bytes),
-        figures={"token_table": False, "batch": batch, "tokens_per_text": round(tokens, 1)},
+        figures={"token_table": False, "batch": batch, "tokens_per_text": round(tokens, 1), **seen.noticed()},
     )  # fmt: skip
 
 
@@ -134,14 +145,15 @@ def _sample(task: ClassifyTask, sample: Sample) -> Seen:
             reader.only(sample.lines(reader.file))
         all_batches = reader.batches(4096)
         found = list(islice(all_batches, SAMPLED // 4096))
-        rest = sum(len(batch.records or ()) for batch in all_batches) if sample.spans else 0
+        more = [record for batch in all_batches for record in batch.records or ()] if sample.spans else []
     records = [record for batch in found for record in batch.records or ()]
-    said = [2 + len(record.id) if isinstance(record.id, str) else len(str(record.id)) for record in records]
+    errors = tuple(record.error for record in (*records, *more) if record.error is not None)
+    said = [len(str(r.id)) + 2 * isinstance(r.id, str) + kept_bytes(r.kept) for r in records]
     bad = len(records) - sum(len(batch.tokens) for batch in found)
     widest = max((batch.tokens.shape[1] for batch in found), default=task.config.sequence_length)
     ids = np.concatenate([_wide(batch.tokens, widest) for batch in found] or [np.zeros((0, widest), np.int32)])
     ids = np.pad(ids, ((0, bad), (0, 0)), mode="edge") if len(ids) else ids
-    return Seen(ids, len(records) + rest, sample, float(np.mean(said or [8])))
+    return Seen(ids, len(records) + len(more), sample, float(np.mean(said or [8])), errors)
 
 
 def _wide(tokens: np.ndarray, columns: int) -> np.ndarray:

@@ -7,11 +7,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import msgspec
-
 from tilewright.errors import InputError, UsageError, counted
-from tilewright.formats.files import InputFile
-from tilewright.formats.records import RecordError
+from tilewright.formats.course import TokenFile
+from tilewright.formats.jsonl import error_line
 from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.models.bert_config import BertConfig
 from tilewright.runtime.forced_rungs import Idle, check_rungs
@@ -24,7 +22,7 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import TOKENIZER, Classifier, config_of, has_tokenizer, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import check_has_ids
+from tilewright.runtime.text_inputs import absent_fields, check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
@@ -63,12 +61,15 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     check_rungs("classify", job.settings.rungs, job.device, idle, config.calls)
     if isinstance(config, BertConfig):
         check_encoder(job, config)
+    job.measure()
     task = kind(job, config, say, workers)
     if not job.is_binary and not has_tokenizer(job.model):
-        check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}')
+        check_has_ids(job.text, job.model, '{"id": 7, "tokens": [1, 2]}', job.content_field)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size, total = reader.bytes, reader.total
     say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
+    if absent := absent_fields(job.text, job.fields):
+        say(absent)
     return task
 
 
@@ -82,7 +83,7 @@ def _on_its_device(job: ClassifyJob) -> ClassifyJob:
 
 
 def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
-    """Raises UsageError or InputError for what only a TextCNN takes, and for what a BERT lacks."""
+    """For a BERT: raises UsageError or InputError for options of a TextCNN, and for missing files of the tokenizer."""
     config.check_classifier()
     if job.device != "cpu":
         raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")
@@ -116,8 +117,8 @@ class ClassifyTask(RecordsTask):
         """scan: bytes of a binary input that are checked now."""
         config, job = self.config, self.job
         encoder = None if job.is_binary else config.encoder(tokenizer_of(job.model))
-        return open_sentences(job.input, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,
-                              count=job.count, scan=scan)  # fmt: skip
+        return open_sentences(job.text, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,
+                              count=job.count, scan=scan, fields=job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
         return self.job.fingerprint("classify") | {"count": self.job.count}
@@ -125,7 +126,7 @@ class ClassifyTask(RecordsTask):
     def cut(self, shard_size: int | None) -> Cut:
         sizing = sizing_of(self.config, self.job.device).for_workers(self.workers)
         if not self.job.is_binary:
-            return cut_lines(self.job.input, self.job.count, shard_size, sizing)
+            return cut_lines(self.job.text, self.job.count, shard_size, sizing)
         row = 4 * self.config.sequence_length
         return cut_rows(self.size // row, row, shard_size, sizing)
 
@@ -134,8 +135,9 @@ class ClassifyTask(RecordsTask):
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):
-            with InputFile(self.job.input, "input") as file:
-                settle_ids(directory, file, ("id",), _error_line, stop)
+            with closing(self.reader()) as reader:
+                assert not isinstance(reader, TokenFile)
+                settle_ids(directory, reader, ("id",), error_line, stop)
 
 
 class RowsTask(AsParquet, ClassifyTask):
@@ -144,7 +146,3 @@ class RowsTask(AsParquet, ClassifyTask):
     columns: ClassVar = {
         "label": "string", "score": "float64", "logits": "list<float32>", "error": "error",
     }  # fmt: skip
-
-
-def _error_line(said: bytes, error: RecordError) -> bytes:
-    return msgspec.json.encode({"id": msgspec.json.decode(said)["id"], "error": error}) + b"\n"

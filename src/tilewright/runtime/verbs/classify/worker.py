@@ -111,7 +111,7 @@ class ClassifyWorker:
         return Batch(batch.tokens[:0], batch.end, [bad])
 
     def _logits(self, tokens: np.ndarray) -> np.ndarray:
-        """The batch's logits, in smaller parts if a GPU's memory does not suffice."""
+        """The batch's logits. If a GPU has too little memory, the batch is computed in smaller parts."""
         if not len(tokens):
             return self.model.logits(tokens)
 

@@ -1,4 +1,4 @@
-"""The kernels of `tilewright convolve`: by name, from a text file of the course's, or from .npy."""
+"""The kernels of `tilewright convolve`: named filters, or weights from a .txt or .npy file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.errors import InputError, UsageError
+from tilewright.errors import InputError, UsageError, suggestion
 from tilewright.formats.course_volumes import read_text_kernel
 from tilewright.formats.names import axes_of
 from tilewright.formats.raw_volumes import open_npy
@@ -22,12 +22,18 @@ NAMES = "gaussian:SIGMA, box:SIZE (both in voxels), laplace, sobel:AXIS, FILE.tx
 TRUNCATE = 4.0  # radius of a Gaussian in standard deviations, as in scipy.ndimage
 MAX_SIZE = 1 << 20  # taps along an axis
 MAX_SIGMA = MAX_SIZE / 2 / TRUNCATE
-RULES = {
-    "gaussian": f"SIGMA is a decimal from 0 and below {MAX_SIGMA:,.0f}, in voxels: divide millimetres by the voxel "
-    "size. Give one, as in gaussian:0.5, or one for each axis, as in gaussian:1,2,2; 0 leaves an axis unfiltered",
-    "box": f"SIZE is an integer from 1 to {MAX_SIZE - 1:,}, in voxels, as in box:3, or one for each axis: box:1,3,3",
-    "laplace": "laplace has no parameter",
-    "sobel": "AXIS is 0, 1 or 2, as in sobel:0",
+RULES = {  # of a name's parameter, and what to give
+    "gaussian": (
+        f"SIGMA is a decimal from 0 and below {MAX_SIGMA:,.0f}, in voxels",
+        "give one, as in gaussian:0.5, or one for each axis, as in gaussian:1,2,2. 0 leaves an axis unfiltered. Divide "
+        "millimetres by the voxel size",
+    ),
+    "box": (
+        f"SIZE is an integer from 1 to {MAX_SIZE - 1:,}, in voxels",
+        "give one, as in box:3, or one for each axis, as in box:1,3,3",
+    ),
+    "laplace": ("laplace has no parameter", "give laplace alone"),
+    "sobel": ("AXIS is 0, 1 or 2", "give one, as in sobel:0"),
 }
 FUNCTIONS = {"gaussian": "gaussian_filter", "box": "uniform_filter", "laplace": "laplace", "sobel": "sobel"}
 MAX_TAPS = 1 << 24  # of a kernel that is no product of lines, about 255 per side: a voxel would take milliseconds
@@ -70,16 +76,17 @@ def function_of(text: str) -> str | None:
 
 
 def default_mode(text: str) -> str:
-    """The default boundary mode: for a name the default of scipy's function, for a file zeros, as in the course."""
+    """The default boundary mode: the default of SciPy's function for a named filter, zeros for a file."""
     return "reflect" if function_of(text) else "constant"
 
 
 def kernel_of(text: str) -> Kernel:
     """The kernel that `text` names: a filter, or a file of weights, which are checked.
 
-    Names mean what they mean in tilewright.ndimage and SciPy: a Gaussian reaches 4 standard deviations, a box of even
-    size begins one voxel earlier, sobel is the derivative along its axis, smoothed by 1, 2, 1 along the others. Raises
-    UsageError for an unknown name, with the list of names, and InputError for a file that holds no kernel.
+    Names mean the filters of tilewright.ndimage and SciPy. A Gaussian is cut off at 4 standard deviations. A box of
+    even size has one more voxel before its centre than after it. sobel is the derivative along its axis, smoothed by 1,
+    2, 1 along the others. Raises UsageError for an unknown name, with the list of names, and InputError for a file that
+    holds no kernel.
     """
     name, colon, value = text.partition(":")
     if text.lower().endswith(".txt"):
@@ -95,17 +102,20 @@ def kernel_of(text: str) -> Kernel:
         return Kernel(text, lines=_lines([_gaussian(sigma) for sigma in numbers]))
     if name == "box" and numbers and all(1 <= n < MAX_SIZE and n == int(n) for n in numbers):
         return Kernel(text, lines=_lines([np.full(int(n), 1 / int(n)) for n in numbers]))
-    remedy = f"give one of {NAMES}"
+    if name in RULES:
+        rule, remedy = RULES[name]
+        raise UsageError(f"{text!r} is no kernel: {rule}", remedy=remedy)
+    near, remedy = suggestion(name, RULES), f"give one of {NAMES}"
     if os.path.exists(text):
-        remedy += "; name the file .txt or .npy"
-    rule = f": {RULES[name]}" if name in RULES else ""
-    raise UsageError(f"{text!r} is no kernel{rule}", remedy=remedy)
+        remedy += ". Name the file .txt or .npy"
+    raise UsageError(f"{text!r} is no kernel{near}", remedy=remedy)
 
 
 def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
     """f(block, out): out (d, h, w) from a block with its halo, (d + KD - 1, h + KH - 1, w + KW - 1), both of `dtype`.
 
-    float32 goes to ops.conv3d, float64 to ops.correlate. Bits depend neither on the block's place nor on its size.
+    float32 goes to ops.conv3d, float64 to ops.correlate. The bits depend neither on the block's position nor on its
+    size.
     """
     if dtype == np.float32:
         prepared = prepared_float32(kernel)
@@ -114,7 +124,7 @@ def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray
 
 
 def prepared_float32(kernel: Kernel, device: str = "cpu"):
-    """The kernel as ops.conv3d takes it for volumes there."""
+    """The kernel as ops.conv3d takes it, prepared for `device`."""
     if kernel.lines is not None:
         return prepare_separable(tuple(line.astype(np.float32) for line in kernel.lines), device=device)
     with np.errstate(over="ignore"):
@@ -151,7 +161,7 @@ def _read_npy(path: str) -> np.ndarray:
 
 
 def _numbers(text: str) -> list[float]:
-    """Three numbers, or one number three times; none for anything else."""
+    """Three numbers, or one number repeated three times; an empty result for any other text."""
     if re.fullmatch(rf"{_NUMBER}(,{_NUMBER},{_NUMBER})?", text):
         numbers = [float(word) for word in text.split(",")]
         return numbers * 3 if len(numbers) == 1 else numbers

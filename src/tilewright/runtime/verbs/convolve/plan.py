@@ -36,7 +36,8 @@ TEXT_BYTES = 9.5  # of a value with six decimals
 
 
 def plan(job: ConvolveJob, gpu_memory: int | None = None) -> JobPlan:
-    """The plan of the job, see `plan_job`. It does not read values that a job would hold in memory."""
+    """The plan of the job, see `plan_job`. It reads no voxels of the input, even if the job would load the whole
+    volume."""
     return plan_job("convolve", job, gpu_memory, partial(task_of, program=PROGRAM), _declared)
 
 

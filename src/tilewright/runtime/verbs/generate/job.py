@@ -5,25 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilewright.errors import InputError, UsageError, counted
+from tilewright.formats.completions import ANSWER
 from tilewright.formats.files import InputFile
+from tilewright.formats.sampling_fields import is_known
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.decoder import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
-from tilewright.runtime.verbs.model_job import ModelJob, check_records
+from tilewright.runtime.verbs.model_job import WITH_FIELDS, RecordsJob, check_records
 
 FEW_SEQUENCES = 16  # at once: with fewer, the products are bound by reading the weights
 COURSE_PROMPT = 16  # token ids of a prompt in a binary file
-TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
+TEXT = (".jsonl", ".txt", ".parquet")  # of all other outputs, a file holds the course's binary tokens
 
 
 @dataclass
-class GenerateJob(ModelJob):
+class GenerateJob(RecordsJob):
     """What to generate. Files named .jsonl hold JSON lines, .txt one prompt or completion per line, others int32
     tokens. params: of all prompts; a JSON line may give its own. seed: used if neither gives one. batch_memory: bytes
-    for keys and values, None: see `GPT2.generate`. Of a binary output up to 0.05 % of the tokens may differ from the
-    answers, others must be equal. A binary file cannot hold errors.
+    for keys and values, None: see `LanguageModel.generate`. Of a binary output up to 0.05 % of the tokens may differ
+    from the answers, others must be equal. A binary file cannot hold errors.
     """
+
+    ANSWER = ANSWER
+    FIELD_OPTION = "--prompt-field"
 
     input: str
     params: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0, max_tokens=8))
@@ -38,7 +43,7 @@ class GenerateJob(ModelJob):
     @property
     def has_own_params(self) -> bool:
         """True if a prompt may give its own sampling parameters."""
-        return self.input.endswith((".jsonl", ".parquet"))
+        return self.kind in WITH_FIELDS
 
 
 @dataclass
@@ -55,15 +60,15 @@ class GenerateReport(Report):
     tokens_per_second: float = 0.0
 
 
-def beyond_context(max_tokens: int, config: GPT2Config) -> str:
+def beyond_context(max_tokens: int, config: DecoderConfig) -> str:
     """The notice for more new tokens than any prompt can get; "" if some prompt can."""
-    if max_tokens < config.n_positions:
+    if max_tokens < config.context:
         return ""
-    room = f"the model's context of {config.n_positions:,} tokens, which holds the prompt, too"
+    room = f"the model's context of {config.context:,} tokens, which holds the prompt, too"
     return f"{max_tokens:,} new tokens (--max-tokens) are more than fit: completions end at the end of {room}"
 
 
-def small_batches(job: GenerateJob, config: GPT2Config) -> str:
+def small_batches(job: GenerateJob, config: DecoderConfig) -> str:
     """The notice for a batch_memory on the CPU that holds few sequences, which makes a job slow; "" if it holds
     more."""
     if job.batch_memory is None or job.device != "cpu":
@@ -81,12 +86,15 @@ def small_batches(job: GenerateJob, config: GPT2Config) -> str:
 def check(job: GenerateJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
     check_records(job)
+    if job.content_field is not None and is_known(job.content_field, body=False):
+        raise UsageError(f"--prompt-field is {job.content_field!r}, which is a sampling field",
+                         remedy="rename the field of the input")  # fmt: skip
     if job.dtype == "float16" and job.device == "cpu":
         raise UsageError(
             "dtype is 'float16', which is not supported on the CPU", remedy="use bfloat16, or --device cuda"
         )
     if job.is_binary:
-        if job.input.endswith(TEXT):
+        if job.kind != ".bin":
             raise UsageError("a binary output needs an input of token ids in a .bin file", path=job.output,
                              remedy="name the output .jsonl or .txt")  # fmt: skip
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
@@ -112,7 +120,7 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
             raise InputError(what, path=answers, remedy="give --max-tokens as it was when the answers were made")
 
 
-def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:
+def check_model(job: GenerateJob, config: DecoderConfig, has_tokenizer: bool) -> None:
     """Raises UsageError for options that this model cannot fulfil for any prompt."""
     if not has_tokenizer and (job.output.endswith(".txt") or job.params.stop):
         what, instead = "the output is text", "name the output .jsonl, which then has token ids"
@@ -122,12 +130,12 @@ def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> No
                          remedy=f"add the model's tokenizer.json, or {instead}")  # fmt: skip
     if beyond := [token for token in job.params.stop_token_ids if token >= config.vocab_size]:
         raise UsageError(f"--stop-id is {beyond[0]}; the model's tokens are 0 to {config.vocab_size - 1}")
-    job.params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
+    job.params.check_for(vocabulary=config.vocab_size, context=config.context, has_tokenizer=has_tokenizer)
     length = COURSE_PROMPT + job.params.max_tokens
-    if job.is_binary and length > config.n_positions:
+    if job.is_binary and length > config.context:
         raise UsageError(
             f"{COURSE_PROMPT} tokens of a prompt and {job.params.max_tokens} new ones are {length}; the context of the "
-            f"model is {config.n_positions}",
+            f"model is {config.context}",
             path=job.model,
             remedy="ask for fewer --max-tokens",
         )

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from tilewright.errors import UsageError
 from tilewright.formats.files import InputFile
 from tilewright.runtime.reports import Report
-from tilewright.runtime.verbs.model_job import ModelJob, check_records
+from tilewright.runtime.verbs.model_job import TextJob, check_records
 
 
 @dataclass
-class ScoreJob(ModelJob):
-    """What to score. Files named .jsonl hold JSON lines, .parquet such rows, .txt one text per line. The output is
-    .jsonl or .parquet.
+class ScoreJob(TextJob):
+    """What to score. Files named .jsonl hold JSON lines, .csv, .tsv and .parquet such rows, .txt one text per
+    line. The output is .jsonl or .parquet.
 
     truncate: cut texts that are longer than the context; else each is an error. prefix_token: precedes a text alone;
     None: the model's end-of-text token. batch_memory: bytes for keys and values, None: see `LanguageModel.score`.
@@ -39,9 +39,9 @@ class ScoreReport(Report):
 def check_paths(job: ScoreJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
     check_records(job)
-    if not job.input.endswith((".jsonl", ".parquet", ".txt")):
+    if job.kind == ".bin":
         what = "token ids of texts of one length; score reads pairs and texts of any length"
-        raise UsageError(f"a .bin file holds {what}", path=job.input, remedy="give .jsonl, .parquet or .txt")
+        raise UsageError(f"a .bin file holds {what}", path=job.input, remedy="give .jsonl, .csv, .parquet or .txt")
     if not job.output.endswith((".jsonl", ".parquet")):
         raise UsageError("the output cannot hold log-probabilities", path=job.output,
                          remedy="name it .jsonl or .parquet")  # fmt: skip

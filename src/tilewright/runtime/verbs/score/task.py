@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tilewright.errors import ResourceError, UsageError, counted
-from tilewright.formats.files import InputFile
 from tilewright.formats.models import eos_token_ids
 from tilewright.formats.scored import ScoredLines, Tokens, error_line, open_scored
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.scored_texts import Pieces, ScoringLimits, pieces_of_tokens
 from tilewright.generation.scoring import slot_length
-from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.decoder import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.forced_rungs import check_rungs
 from tilewright.runtime.inputs import Sizing, cut_lines
@@ -32,7 +31,6 @@ from tilewright.runtime.verbs.score.job import ScoreJob, check_paths
 from tilewright.runtime.verbs.score.worker import ScoreWorker
 from tilewright.switches import check_switches
 
-DecoderConfig = GPT2Config  # of the models that score
 ID_LINE = '{"id": 7, "context": [1, 2], "continuation": [3]}'
 SIZING = Sizing(4096, 128, most_bytes=2 << 20, alone=256)  # 256 texts of 100 tokens take the 124M model a minute
 
@@ -49,10 +47,11 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
     config, tokenizer = config_of(job.model, DecoderConfig), tokenizer_of(job.model)
     ends = eos_token_ids(job.model) or config.stop_ids
     check_rungs("score", job.settings.rungs, job.device, {}, config.calls)
+    job.measure()
     if tokenizer is None:
-        check_has_ids(job.input, job.model, ID_LINE)
+        check_has_ids(job.text, job.model, ID_LINE)
     else:
-        check_tokenizer_fits(job.input, tokenizer, config.sizes.vocabulary, ID_LINE)
+        check_tokenizer_fits(job.text, tokenizer, config.sizes.vocabulary, ID_LINE)
     start = job.prefix_token if job.prefix_token is not None else next(iter(ends), None)
     if start is not None and not 0 <= start < config.sizes.vocabulary:
         rule = f"the model's tokens are 0 to {config.sizes.vocabulary - 1}"
@@ -101,7 +100,7 @@ class ScoreTask(RecordsTask):
         def prepare(context: Tokens | None, scored: Tokens) -> Pieces:
             return pieces_of_tokens(context, scored, self.limits, encode)
 
-        return open_scored(self.job.input, prepare=prepare, vocabulary=self.config.sizes.vocabulary,
+        return open_scored(self.job.text, prepare=prepare, vocabulary=self.config.sizes.vocabulary,
                            count=self.job.count)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
@@ -110,14 +109,14 @@ class ScoreTask(RecordsTask):
         return job.fingerprint("score") | own
 
     def cut(self, shard_size: int | None) -> Cut:
-        return cut_lines(self.job.input, self.job.count, shard_size, SIZING.for_workers(self.workers))
+        return cut_lines(self.job.text, self.job.count, shard_size, SIZING.for_workers(self.workers))
 
     def open(self, place: Place) -> ScoreWorker:
         return ScoreWorker(self)
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
-        with InputFile(self.job.input, "input") as file:
-            settle_ids(directory, file, ("id",), error_line, stop)
+        with closing(self.reader()) as reader:
+            settle_ids(directory, reader, ("id",), error_line, stop)
 
 
 class RowsTask(AsParquet, ScoreTask):

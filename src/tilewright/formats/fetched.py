@@ -1,0 +1,68 @@
+"""Local copies of objects from a store: where the copies are, and the version of the object that each one holds.
+
+A copy never changes. Beside `objects/<key>/`, which holds the copies of one object or one folder, `objects/<key>.json`
+names their URL and their ETags. The key is a hash of the URL and the ETags, so another version gets another folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import NamedTuple
+
+ROOT = "TILEWRIGHT_OBJECTS"  # the variable that moves the copies
+OBJECTS = "objects"  # the folder of the copies
+
+
+STAGED: dict[str, str] = {}  # by the path of a local output that stands for one in a store: its URL
+
+
+class Origin(NamedTuple):
+    """What a local copy is a copy of."""
+
+    url: str
+    etag: str
+
+
+def home() -> str:
+    """`$TILEWRIGHT_OBJECTS`, else `$XDG_CACHE_HOME/tilewright-objects`, else `~/.cache/tilewright-objects`."""
+    if chosen := os.environ.get(ROOT):
+        return os.path.realpath(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.realpath(os.path.join(base, "tilewright-objects"))
+
+
+def origin(path: str) -> Origin | None:
+    """The object that the file at `path` is a copy of; None for any other file."""
+    root = os.path.join(home(), OBJECTS, "")
+    path = os.path.abspath(path)
+    if not path.startswith(root):
+        return None
+    key, _, rest = path.removeprefix(root).partition("/")
+    try:
+        with open(f"{root}{key}.json", encoding="utf-8") as file:
+            known = json.load(file)
+    except (OSError, ValueError):
+        return None
+    within = rest.partition("/")[2]
+    etag = known["etags"].get(within)
+    return None if etag is None else Origin(f"{known['url']}/{within}" if within else known["url"], etag)
+
+
+def as_urls(text: str) -> str:
+    """A text for people with the paths of copies and of staged outputs replaced by the URLs of their objects."""
+    for path, url in STAGED.items():
+        text = text.replace(path, url)
+    root = os.path.join(home(), OBJECTS, "")
+    if root not in text:
+        return text
+
+    def url_of(found: re.Match[str]) -> str:
+        try:
+            with open(f"{root}{found[1]}.json", encoding="utf-8") as file:
+                return str(json.load(file)["url"])
+        except (OSError, ValueError):
+            return found[0]
+
+    return re.sub(re.escape(root) + r"([0-9a-f]{32})/[^/\s:,;'\"]+", url_of, text)

@@ -1,0 +1,150 @@
+"""Types of Parquet columns for fields that pass through: of a Parquet input its own, of JSON the narrowest that fits.
+
+A field of JSON lines whose values have no common type becomes a column of strings: a text as it is, any other value as
+its JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tilewright.errors import UsageError
+
+JSON = "json"  # the type of a column for values without a common one
+NULL = "null"
+MOST_FIELDS = 256  # of an object that becomes a struct; one with more is a table of its own
+EXACT = 2**53  # integers up to it are float64 without a change
+
+Kind = (
+    str | tuple[Any, ...]
+)  # NULL, JSON, Arrow's name of a plain type, ("list", kind), ("struct", ((name, kind), ...))
+
+
+class KeptTypes:
+    """The types of kept fields, found by reading all their values. `add` takes the lines of the job's shards."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._kinds: dict[str, Kind] = dict.fromkeys(names, NULL)
+        self._wide = dict.fromkeys(names, False)  # has integers that float64 cannot hold
+
+    def add(self, line: bytes) -> None:
+        """The values of one line."""
+        said = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        for name, kind in self._kinds.items():
+            if name in said and kind != JSON:
+                value = msgspec.json.decode(said[name])
+                self._wide[name] |= isinstance(value, int) and abs(value) > EXACT
+                self._kinds[name] = joined(kind, kind_of(value))
+
+    def columns(self) -> dict[str, Kind]:
+        """The types by name."""
+        found = {}
+        for name, kind in self._kinds.items():
+            inexact = kind == "float64" and self._wide[name]
+            found[name] = JSON if inexact else "string" if kind == NULL else kind
+        return found
+
+
+def kind_of(value: Any) -> Kind:
+    """The type of one JSON value."""
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return "bool_"
+    if isinstance(value, int):
+        return "int64" if -(2**63) <= value < 2**63 else JSON
+    if isinstance(value, float):
+        return "float64"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list):
+        inner: Kind = NULL
+        for each in value:
+            inner = joined(inner, kind_of(each))
+        return JSON if inner == JSON else ("list", inner)
+    if not 0 < len(value) <= MOST_FIELDS:
+        return JSON
+    fields = tuple((name, kind_of(each)) for name, each in value.items())
+    return JSON if any(kind == JSON for _, kind in fields) else ("struct", fields)
+
+
+def joined(a: Kind, b: Kind) -> Kind:
+    """The type of a column with values of both; JSON if there is none."""
+    if a == b or b == NULL:
+        return a
+    if a == NULL:
+        return b
+    if {a, b} == {"int64", "float64"}:
+        return "float64"
+    if isinstance(a, str) or isinstance(b, str) or a[0] != b[0]:
+        return JSON
+    if a[0] == "list":
+        inner = joined(a[1], b[1])
+        return JSON if inner == JSON else ("list", inner)
+    fields = dict(a[1])
+    for name, kind in b[1]:
+        fields[name] = joined(fields.get(name, NULL), kind)
+    if JSON in fields.values() or len(fields) > MOST_FIELDS:
+        return JSON
+    return ("struct", tuple(fields.items()))
+
+
+def arrow_type(arrow: Any, kind: Any) -> Any:
+    """Arrow's type. kind: a `Kind`, or Arrow's type already."""
+    if not isinstance(kind, str | tuple):
+        return kind
+    if kind in (JSON, NULL):
+        return arrow.string()
+    if isinstance(kind, str):
+        return getattr(arrow, kind)()
+    if kind[0] == "list":
+        return arrow.list_(arrow_type(arrow, kind[1]))
+    return arrow.struct([(name, arrow_type(arrow, each)) for name, each in kind[1]])
+
+
+def as_text(value: Any) -> str | None:
+    """A value of a JSON column: null stays null, a text stays as it is."""
+    return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def table_type(arrow: Any, name: str, found: Any, path: str, *, inside: bool = False) -> Any:
+    """The type of an output column for a column of a Parquet input. inside: it is of a list or a struct.
+
+    Raises UsageError for a type that has no JSON values, such as binary.
+    """
+    types = arrow.types
+    if types.is_dictionary(found):
+        return table_type(arrow, name, found.value_type, path)
+    if types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found):
+        return arrow.list_(table_type(arrow, name, found.value_type, path, inside=True))
+    if types.is_struct(found) and found.num_fields:
+        fields = [found.field(i) for i in range(found.num_fields)]
+        return arrow.struct([(each.name, table_type(arrow, name, each.type, path, inside=True)) for each in fields])
+    plain = [types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string,
+             types.is_large_string]  # fmt: skip
+    if not inside:
+        plain += [types.is_date, types.is_timestamp, types.is_decimal]
+    if any(is_one(found) for is_one in plain):
+        return found
+    raise UsageError(
+        f"--keep names the column {name}, whose type is {found}; text, numbers, dates, lists and structs can be kept",
+        path=path,
+        remedy="write the column as text, or leave it out of --keep",
+    )
+
+
+def column(arrow: Any, values: list[Any], kind: Any, type: Any) -> Any:
+    """Arrow's array of JSON values. kind: of the column; type: Arrow's, made of it."""
+    if kind == JSON:
+        return arrow.array([as_text(value) for value in values], type)
+    if not isinstance(kind, str | tuple) and not _is_json(arrow, type):
+        return arrow.array(values, arrow.string()).cast(type)  # dates and decimals are texts in JSON
+    return arrow.array(values, type)
+
+
+def _is_json(arrow: Any, type: Any) -> bool:
+    """True if JSON has values of this type."""
+    types = arrow.types
+    return not (types.is_date(type) or types.is_timestamp(type) or types.is_decimal(type))

@@ -1,0 +1,39 @@
+"""What tokenizer_config.json says about texts that are too long: tokens at most, and the side that is cut."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from tilewright.formats.sharded import read_json
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+MAX_BYTES = 16 << 20  # a chat template and thousands of added tokens may be in it
+UNLIMITED = 1e18  # transformers writes 1e30 for a tokenizer without a limit
+
+Side = Literal["right", "left"]
+
+
+class Truncation(NamedTuple):
+    """longest: tokens of a text, special ones included; None: no limit. side: where a longer text loses tokens."""
+
+    longest: int | None = None
+    side: Side = "right"
+
+
+class _Settings(msgspec.Struct):
+    model_max_length: float | None = None
+    truncation_side: Side = "right"
+
+
+def read_truncation(path: str | os.PathLike[str]) -> Truncation:
+    """The truncation of the tokenizer in the model directory `path`. Raises InputError for a damaged file."""
+    name = os.path.join(path, TOKENIZER_CONFIG)
+    if not os.path.isfile(name):
+        return Truncation()
+    found: _Settings = read_json(name, "tokenizer's configuration", MAX_BYTES, _Settings)
+    longest = found.model_max_length
+    limited = longest is not None and 1 <= longest < UNLIMITED
+    return Truncation(int(longest) if longest is not None and limited else None, found.truncation_side)

@@ -1,0 +1,173 @@
+"""The objects below one URL, through obstore: read, listed, and written under a condition."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tilewright.errors import InputError, ResourceError, brief
+from tilewright.formats.files import naming
+from tilewright.runtime.stores.urls import parts
+
+PART_BYTES = 16 << 20  # of an upload in parts: S3 allows 10,000 of them, so an object of 160 GB
+DELETED = 1000  # objects that one request deletes, S3's limit
+
+CREDENTIALS = "set the credentials of the store in the environment, and check the permissions of the bucket"
+
+
+class Stat(NamedTuple):
+    """size: bytes. tag: the ETag, or the version where a store has no ETags. modified: by the store's clock, seconds
+    since 1970."""
+
+    size: int
+    tag: str
+    modified: float
+
+
+@cache
+def obstore() -> Any:
+    """The package. Raises ResourceError if it is not installed."""
+    try:
+        import obstore
+    except ImportError as error:
+        raise ResourceError("URLs need the package obstore, which is not installed",
+                            remedy="run pip install 'tilewright[cloud]'") from error  # fmt: skip
+    return obstore
+
+
+@cache
+def open_bucket(bucket: str) -> Any:
+    """The client of "s3://bucket"; its credentials and its endpoint come from the environment."""
+    obstore()
+    from obstore.store import from_url
+
+    with naming_store(bucket):
+        return from_url(bucket)
+
+
+@contextmanager
+def naming_store(url: str) -> Iterator[None]:
+    """Turns an error of the store into a ResourceError that names the URL, but for a missing object."""
+    kinds = obstore().exceptions
+    try:
+        yield
+    except (FileNotFoundError, kinds.AlreadyExistsError, kinds.PreconditionError, kinds.NotModifiedError):
+        raise
+    except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
+        raise ResourceError(f"the store refuses: {_said(error)}", path=url, remedy=CREDENTIALS) from error
+    except (kinds.BaseError, ValueError) as error:
+        raise ResourceError(f"the store fails: {_said(error)}", path=url,
+                            remedy="check the URL, the credentials and the network") from error  # fmt: skip
+
+
+def _said(error: BaseException) -> str:
+    return brief(Exception(str(error).partition("Debug source")[0]))
+
+
+class Objects:
+    """The objects whose URLs begin with `url` and a slash; names are what follows. url itself is the object "".
+
+    Raises ResourceError, naming the URL, wherever the store refuses.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._bucket, self._key = parts(self.url)
+        self._store = open_bucket(self._bucket)
+
+    def where(self, name: str) -> str:
+        """The URL of a name."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def _path(self, name: str) -> str:
+        return f"{self._key}/{name}" if name else self._key
+
+    def stat(self, name: str) -> Stat | None:
+        """Size, tag and time of an object; None if it is not there."""
+        try:
+            with naming_store(self.where(name)):
+                return _stat(obstore().head(self._store, self._path(name)))
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: str = "") -> dict[str, Stat]:
+        """The objects below a folder, by their names, which include the folder's."""
+        prefix = self._path(folder)
+        with naming_store(self.where(folder)):
+            chunks = list(obstore().list(self._store, prefix=prefix))
+        start = len(self._key) + 1
+        names = {found["path"][start:]: _stat(found) for chunk in chunks for found in chunk}
+        if odd := [name for name in names if any(part in ("", ".", "..") for part in name.split("/")) and name]:
+            raise InputError("a part of an object's name is empty, '.' or '..'", path=self.where(odd[0]),
+                             remedy="give a folder without such objects")  # fmt: skip
+        return {name: status for name, status in names.items() if name}  # "": some tools mark a folder by an object
+
+    def get(self, name: str, most: int | None = None) -> tuple[bytes, Stat] | None:
+        """The bytes of an object, or its last `most` bytes, with its status; None if it is not there."""
+        options = {"range": {"suffix": most}} if most else {}
+        try:
+            with naming_store(self.where(name)):
+                got = obstore().get(self._store, self._path(name), options=options)
+                return bytes(got.bytes()), _stat(got.meta)
+        except FileNotFoundError:
+            return None
+
+    def put(self, name: str, data: bytes, *, absent: bool = False, match: str | None = None) -> str | None:
+        """Writes an object and returns its tag. absent: only if it is not there. match: only over the version with this
+        tag. None: the condition does not hold."""
+        kinds = obstore().exceptions
+        mode: Any = "create" if absent else {"e_tag": match} if match is not None else "overwrite"
+        try:
+            with naming_store(self.where(name)):
+                return obstore().put(self._store, self._path(name), data, mode=mode)["e_tag"] or ""
+        except (FileNotFoundError, kinds.AlreadyExistsError, kinds.PreconditionError):
+            return None
+
+    def upload(self, name: str, path: str) -> str:
+        """Copies a local file, in parts if it is large; the object appears complete or not at all. Returns its tag."""
+        with naming(path, "read"), naming_store(self.where(name)):
+            size = os.path.getsize(path)
+            if size <= PART_BYTES:
+                data = Path(path).read_bytes()
+                return obstore().put(self._store, self._path(name), data, use_multipart=False)["e_tag"] or ""
+            put = obstore().put(self._store, self._path(name), Path(path), use_multipart=True, chunk_size=PART_BYTES,
+                                max_concurrency=4)  # fmt: skip
+            return put["e_tag"] or ""
+
+    def download(self, name: str, path: str, tag: str | None = None, beat: Callable[[], object] = lambda: None) -> None:
+        """Copies an object into a new local file. Raises InputError if it is not there, or no longer has this tag."""
+        try:
+            with naming(path, "write"), naming_store(self.where(name)), open(path, "xb") as file:
+                got = obstore().get(self._store, self._path(name))
+                meta, size = _stat(got.meta), 0
+                for block in got.stream(min_chunk_size=4 << 20):
+                    file.write(block)
+                    size += len(block)
+                    beat()
+        except ResourceError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise InputError("there is no such object", path=self.where(name), remedy="check the URL") from error
+            raise
+        if size != meta.size or (tag is not None and meta.tag != tag):
+            raise InputError("the object was replaced while it was downloaded", path=self.where(name),
+                             remedy="let whatever writes it finish, then run again")  # fmt: skip
+
+    def delete(self, names: list[str]) -> None:
+        """Deletes objects; those that are not there do not matter."""
+        paths = [self._path(name) for name in names]
+        for first in range(0, len(paths), DELETED):
+            try:
+                with naming_store(self.url):
+                    obstore().delete(self._store, paths[first : first + DELETED])
+            except FileNotFoundError:
+                continue
+
+
+def _stat(meta: Any) -> Stat:
+    modified: datetime = meta["last_modified"]
+    return Stat(meta["size"], meta["e_tag"] or meta["version"] or "", modified.timestamp())

@@ -32,7 +32,22 @@ def opt(rng: np.random.Generator, seed: int) -> transformers.OPTConfig:
     )  # fmt: skip
 
 
-FAMILIES = {"opt": opt}
+def gpt_neox(rng: np.random.Generator, seed: int) -> transformers.GPTNeoXConfig:
+    """Every variant of GPT-NeoX that the configuration can describe is met by ten seeds."""
+    heads = int(rng.choice([1, 2, 3, 4]))
+    width = heads * int(rng.choice([8, 10, 16, 32]))
+    factor = (0.25, 1.0, 0.5, 0.6, 0.0)[seed % 5]
+    return transformers.GPTNeoXConfig(
+        vocab_size=VOCABULARY, max_position_embeddings=CONTEXT, hidden_size=width, num_attention_heads=heads,
+        num_hidden_layers=int(rng.integers(1, 4)), intermediate_size=int(rng.integers(8, 150)), initializer_range=0.15,
+        hidden_act=("gelu", "gelu_fast", "gelu_new", "relu")[seed % 4], use_parallel_residual=seed % 3 != 1,
+        rope_parameters={"rope_type": "default", "rope_theta": (1e4, 500.0)[seed % 2], "partial_rotary_factor": factor},
+        attention_bias=seed % 4 != 2, tie_word_embeddings=seed % 5 == 2, layer_norm_eps=(1e-5, 1e-3)[seed % 2],
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+
+
+FAMILIES = {"opt": opt, "gpt_neox": gpt_neox}
 
 
 def peer(family: str, seed: int, **fields):
@@ -53,9 +68,8 @@ def peer(family: str, seed: int, **fields):
 def save(other, folder: Path, way: str = "single"):
     """Saves transformers' model in one of the ways SAVED; returns the model with the weights that were saved."""
     if way in ("bfloat16", "float16"):
-        other = other.to(getattr(torch, way))
-        other.save_pretrained(folder)
-        return other.float()
+        other.to(getattr(torch, way)).save_pretrained(folder)  # which rounds the frequencies of the rotation, too
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     if way == "body" and other.config.tie_word_embeddings:
         other.base_model.save_pretrained(folder)
         return other

@@ -86,6 +86,9 @@ CASES = {
     "score parquet to parquet": _score("score.parquet", "out.parquet"),
     "classify jsonl to parquet": _classify("classify.jsonl", "out.parquet", **BYTES),
     "classify csv.gz to jsonl": _classify("classify.csv.gz", "out.jsonl", ("--keep", "note"), **BYTES),
+    "classify files to jsonl": _classify("many", "out.jsonl", **BYTES),
+    "classify files to a file each": _classify("many", "out/", ("--per-input",), **BYTES),
+    "generate jsonl to parts": _generate("generate.jsonl", "out/", ("--shard-size", "1500")),
     "generate jsonl.zst to parquet": _generate("generate.jsonl.zst", "out.parquet", ("--keep", "id=name"), **BYTES),
     "classify parquet to parquet": _classify("classify.parquet", "out.parquet"),
     "classify binary to binary": _classify("classify.bin", "out.bin", **{"--shard-size": ("24", "60")}),
@@ -129,6 +132,10 @@ def fill(verbs, path):
         table = csv.writer(file)
         table.writerows([("id", "tokens", "note"), *((row["id"], row["tokens"], 'a "\n') for row in rows)])
     (path / "generate.jsonl.zst").write_bytes(zstd.compress((path / "generate.jsonl").read_bytes()))
+    (path / "many").mkdir()
+    lines = (path / "classify.jsonl").read_bytes().splitlines(keepends=True)
+    for number, first in enumerate(range(0, len(lines), 17)):
+        (path / "many" / f"{number:02}.jsonl").write_bytes(b"".join(lines[first : first + 17]))
     init_dcgan(str(path / "dcgan"), 3, z_size=3, size=2, channels=(4, 3), kernel=4)
     np.save(path / "noise.npy", rng.standard_normal((24, 3), np.float32))
     volume = rng.standard_normal((160, 24, 24), np.float32)

@@ -251,6 +251,19 @@ def run_by_url(task, url, engine, settings):
         return run_at(url, task, output, engine, settings, Watch())
 
 
+def work_on(task, output, engine, settings):
+    """As `stores.work.work`, for a job that has begun, in a directory or in a store; returns what the worker did."""
+    from contextlib import nullcontext
+
+    from tilewright.runtime.jobs.stop import stopping
+    from tilewright.runtime.stores import work
+    from tilewright.runtime.stores.stage import staged
+
+    staging = staged(output) if "://" in output else nullcontext(output)
+    with staging as output, stopping() as stop, work.opened(output) as place, engine:
+        return work.work_at(place, task, engine, settings, stop)
+
+
 def main() -> None:
     """`python -c "import toy_jobs; toy_jobs.main()" '{"task": ..., "output": ..., ...}'`: a job in its own process."""
     import json
@@ -276,6 +289,14 @@ def main() -> None:
     engine = engines.get(said["engine"], lambda: Local(said["engine"]))()
     options = Settings(**said.get("options", {}))
     try:
+        if said.get("joins"):
+            worked = work_on(task, said["output"], engine, options)
+            print(json.dumps(vars(worked)))
+            sys.exit(worked.exit_code)
+        if said.get("joinable"):
+            from tilewright.runtime.stores.joinable import Joinable
+
+            engine = Joinable(engine)
         report = (
             run_by_url(task, said["output"], engine, options)
             if "://" in said["output"]

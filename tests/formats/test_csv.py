@@ -11,7 +11,7 @@ import pytest
 from tilewright.errors import InputError, UsageError
 from tilewright.formats import quoted
 from tilewright.formats.csv_rows import Columns
-from tilewright.formats.expanded import open_text
+from tilewright.formats.inputs import open_text
 from tilewright.formats.jsonl import TokenLines
 from tilewright.formats.lines import read_lines
 from tilewright.formats.prompts import open_prompts

@@ -9,7 +9,8 @@ import pytest
 
 from tilewright.errors import InputError
 from tilewright.formats import expanded
-from tilewright.formats.expanded import Expanded, Source, open_text
+from tilewright.formats.expanded import Expanded, Source
+from tilewright.formats.inputs import open_text
 
 zstd = pytest.importorskip("backports.zstd")
 COMPRESS = {".gz": gzip.compress, ".zst": zstd.compress}

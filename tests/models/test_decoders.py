@@ -1,4 +1,4 @@
-"""OPT against transformers: ten random configurations of each family, as they were saved, and the job."""
+"""OPT and GPT-NeoX against transformers: ten random configurations of each family, as they were saved, and the job."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,9 @@ import pytest
 import tilewright as tw
 from decoder_models import FAMILIES, GREEDY, SAVED, check, peer, ragged, save
 from gpt2_models import logits_of, peer_logits
-from tilewright.errors import InputError
+from tilewright.errors import InputError, UsageError
 from tilewright.models.decoder import DecoderModel
+from tilewright.models.gpt_neox import GPTNeoXConfig
 from tilewright.models.opt import OPTConfig
 from tilewright.runtime.load import config_of, load
 
@@ -50,7 +51,7 @@ def test_what_is_declared_is_what_is_taken(family, tmp_path):
 
 
 def _parts(model):
-    yield from (model.wpe, model.norm, model.head, model.project_in, model.project_out)
+    yield from (model.wpe, model.norm, model.head, model.project_in, model.project_out, model.rotation)
     for layer in model.layers:
         yield from (layer.norm_1, layer.norm_2, layer.attn, layer.attn_out, layer.mlp, layer.mlp_out)
 
@@ -73,6 +74,21 @@ WRONG = {
         ({"activation_function": "swish"}, "activation_function is 'swish'"),
         ({"do_layer_norm_before": True, "_remove_final_layer_norm": True}, "_remove_final_layer_norm is true"),
         ({"ffn_dim": 1.5}, "ffn_dim"),
+    ],
+    "gpt_neox": [
+        ({"num_attention_heads": 7}, "hidden_size must be a multiple of num_attention_heads"),
+        ({"num_hidden_layers": 3_000_000}, "num_hidden_layers is 3000000; at least 1 and at most 4096"),
+        ({"hidden_act": "silu"}, "hidden_act is 'silu'"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps is 0"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_parameters: rope_type is 'linear'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling: rope_type is 'dynamic'"),
+        ({"rope_parameters": {"rope_theta": 1e4, "factor": 2.0}}, "rope_parameters: 'factor' is not known"),
+        ({"rope_parameters": {"rope_theta": "big"}}, "rope_parameters: rope_theta is 'big'; a number"),
+        ({"rotary_emb_base": 5.0}, "rotary_emb_base 5 and .* contradict each other"),
+        ({"rotary_pct": 0.75}, "rotary_pct 0.75 and .* contradict each other"),
+        ({"rope_parameters": None, "rotary_pct": 1.5}, "rotary_pct is 1.5"),
+        ({"rope_parameters": None, "rotary_emb_base": 0}, "rotary_emb_base is 0.0"),
+        ({"head_dim": 3}, "head_dim is 3"),
     ],
 }
 
@@ -150,3 +166,32 @@ def test_a_pickle_is_converted_by_the_command_that_the_message_says(family, tmp_
     assert logits_of(found, ids).tobytes() == logits_of(wanted, ids).tobytes()
     with pytest.raises(InputError, match=f"and this model is a {family}"):
         convert(str(tmp_path / "new"), str(tmp_path / "file.bin"))
+
+
+def test_old_and_new_names_of_the_rotation_are_one():
+    new = GPTNeoXConfig(rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5, "rope_type": "default"})
+    old = GPTNeoXConfig(rotary_emb_base=500, rotary_pct=0.5)
+    both = GPTNeoXConfig(rotary_emb_base=500, rope_theta=500.0, rotary_pct=0.5, partial_rotary_factor=0.5)
+    assert new.network == old.network == both.network and new.network.rotary == 48
+    assert GPTNeoXConfig().network.rotary == 24 and GPTNeoXConfig().network.theta == 10000.0
+
+
+def test_a_forced_rung_of_rope_runs_or_is_refused(tmp_path):
+    from tilewright.runtime.verbs.generate.task import check_forced
+
+    check_forced(GREEDY, {"rope": "cpu.table", "rope@2": "cpu.naive"}, "cpu", GPTNeoXConfig())
+    with pytest.raises(UsageError, match="it has no effect in a model whose positions are a table"):
+        check_forced(GREEDY, {"rope": "cpu.table"}, "cpu", OPTConfig())
+    with pytest.raises(UsageError, match="generate has no such layer"):
+        check_forced(GREEDY, {"rope@45": "cpu.table"}, "cpu", GPTNeoXConfig())
+
+
+def test_the_frequencies_are_transformers():
+    from tilewright.ops.rope import inverse_frequencies
+
+    for rotary, theta in ((16, 10000.0), (24, 10000.0), (128, 500.0), (5, 1e6)):
+        import torch
+
+        wanted = 1.0 / (theta ** (torch.arange(0, rotary, 2, dtype=torch.float) / rotary))
+        found = inverse_frequencies(rotary, theta)
+        assert np.abs(found.view(np.int32) - wanted.numpy().view(np.int32)).max() <= 1

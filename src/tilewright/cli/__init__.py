@@ -43,6 +43,7 @@ VERBS = {
     "convolve": "Filter a volume: text, .npy, NIfTI, TIFF or Zarr. It may be larger than memory.",
     "plan": "Print what a job would need: shards, memory, disk and time.",
     "status": "Show how far a job is, and the process that runs it.",
+    "work": "Join a job that runs: take shards of it, on this machine or another one.",
     "verify": "Check that the output and the shards of a job are intact.",
     "validate": "Compare an output with a reference: PASS or FAIL.",
     "models": "List the models that come with the package: poet, critic and portraits.",
@@ -56,6 +57,7 @@ VERBS = {
     "writeup": "Write a report of this machine from its measured results.",
     "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
     "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
+    "warm": "Compile the kernels of jobs ahead, into a directory for other machines.",
     "doctor": "Show this machine, and what is missing on it.",
 }
 
@@ -68,7 +70,7 @@ NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python say
 HELP = {"help_option_names": ["-h", "--help"]}
 MODELS = ("model", "source")  # what --model and convert's SRC are called
 READ = ("input", "kernel", "mine", "answers", "validate", "reference")  # options that name files
-STORED = ("generate", "classify", "status", "verify")  # verbs whose output may be the URL of an object
+STORED = ("generate", "classify", "status", "verify", "work")  # verbs whose output may be the URL of an object
 WRITTEN = ("output", "image", "trace", "destination")
 TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
@@ -127,7 +129,7 @@ def _check_files(verb: str, options: dict[str, Any]) -> None:
     from tilewright.formats.files import check_no_stream
 
     given = {name: options[name] for name in (*READ, "source", *WRITTEN) if isinstance(options.get(name), str)}
-    for name, path in given.items() if verb not in ("status", "verify") else ():
+    for name, path in given.items() if verb not in ("status", "verify", "work") else ():
         check_no_stream(path, name, written=name in WRITTEN and verb != "validate")
 
 
@@ -148,7 +150,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
 
         if not is_url(given):
             continue
-        if name not in WRITTEN:
+        if name not in WRITTEN or verb == "validate":
             found[name] = fetch(given, folder=name in MODELS)
         elif (path := local_path(given)) is not None:
             found[name] = path
@@ -156,8 +158,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
             job = given if verb in ("generate", "classify") else given.removesuffix("/").removesuffix(".job")
             found[name] = opened.enter_context(staged(job))
         else:
-            outputs = "the outputs of generate and classify, whose shards are joined at the end"
-            what = f"the {name} is the URL {given!r}; what is written to a store are {outputs}"
+            what = f"the {name} is the URL {given!r}; only outputs of generate and classify can be written to a store"
             raise UsageError(what, remedy="write to a local file, and copy it")
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from tilewright.cli._output import say
 from tilewright.runtime.jobs.settings import Settings
 
 Engine = Literal["inline", "local", "mpi", "ray"]
+SharedFiles = Literal["auto", "yes", "no"]
 
 
 @dataclass(kw_only=True)
@@ -41,6 +43,14 @@ class JobOptions:
             rich_help_panel=RUNS,
         ),
     ] = None
+    shared_files: Annotated[
+        SharedFiles,
+        Option(
+            help="With --engine mpi: all nodes see the files of the job (yes), or only the node of rank 0 (no). Then "
+            "inputs and weights are sent to each node once, and rank 0 writes all shards.",
+            rich_help_panel=RUNS,
+        ),
+    ] = "auto"
     shard_size: Annotated[
         str | None,
         Option(
@@ -61,6 +71,14 @@ class JobOptions:
     ] = None
     restart: Annotated[
         bool, Option("--restart", help="Discard the shards of earlier runs and start anew.", rich_help_panel=RUNS)
+    ] = False
+    retry_failed: Annotated[
+        bool,
+        Option(
+            "--retry-failed",
+            help="Compute the shards with failed records again, and the output with them. Needs --engine local or ray.",
+            rich_help_panel=RUNS,
+        ),
     ] = False
     force: Annotated[
         bool,
@@ -112,6 +130,8 @@ class JobOptions:
 def resolve_dtype(options: Any) -> None:
     """Replaces --dtype auto by the dtype of the model's weights. Raises UsageError, InputError and ResourceError."""
     if options.dtype == "auto":
+        if options.engine == "mpi" and not os.path.exists(options.model):
+            return  # this node does not see the model: its ranks take the job of rank 0
         from tilewright.runtime.load import stored_dtype
 
         options.dtype = stored_dtype(options.model, _device_of(options, "float32"))

@@ -91,6 +91,14 @@ Keep = Annotated[
         rich_help_panel=FILES,
     ),
 ]
+PerInput = Annotated[
+    bool,
+    typer.Option(
+        "--per-input",
+        help="With -o DIR/: write one file per input file. Without it, DIR/ has one file per shard.",
+        rich_help_panel=FILES,
+    ),
+]
 TextField = Annotated[
     str | None,
     typer.Option(

@@ -130,13 +130,13 @@ def embed(options: Options) -> None:
 
     Input: each line of a .txt file is a text, and its id is the line's number. A .jsonl line is {"id": 7, "text":
     "..."}, or has "tokens" in place of "text". A line of OpenAI's batch format for /v1/embeddings is answered in that
-    format. A text that is longer than the model takes is cut, and the summary says how many were.
+    format. A text that is too long for the model is cut, and the summary counts such texts.
 
-    Output: row i of a .npy, float32 (texts, elements), is text i of the input. It counts from 0, without blank lines. A
-    .jsonl line is {"id": 7, "embedding": [0.12, -0.03]}.
+    Output: a .npy is float32 (texts, elements). Its row i is the vector of text i, counted from 0 without blank lines.
+    A .jsonl line is {"id": 7, "embedding": [0.12, -0.03]}.
 
-    Models: a directory of sentence-transformers says how its vectors are made: pooling, dense layers, scaling to length
-    1, prompts. For any other directory of an encoder, a vector is the mean over all tokens.
+    Models: a directory of sentence-transformers defines how a vector is computed: pooling, dense layers, scaling to
+    length 1, prompts. For any other directory, a vector is the mean over all tokens.
 
     Errors: a text that cannot be used, such as an empty one, gets an output line with its error, and a row of NaN in a
     .npy. The summary counts them.

@@ -20,6 +20,7 @@ from tilewright.cli._options import (
     Dtype,
     Json,
     Keep,
+    PerInput,
     PromptField,
     Rungs,
     Threads,
@@ -63,7 +64,7 @@ class Options(JobOptions):
             "-i",
             metavar="FILE",
             help="Prompts: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
-            "token ids as int32 [n][16].",
+            "token ids as int32 [n][16]. A directory, a pattern or @LIST means many files.",
             rich_help_panel=FILES,
         ),
     ]
@@ -73,7 +74,8 @@ class Options(JobOptions):
             "--output",
             "-o",
             metavar="FILE",
-            help="Completions: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][tokens].",
+            help="Completions: .txt (one per line), .jsonl or .parquet; DIR/ for a folder of such files; or .bin, "
+            "token ids as int32 [n][tokens].",
             rich_help_panel=FILES,
         ),
     ]
@@ -201,6 +203,7 @@ class Options(JobOptions):
     ] = None
     prompt_field: PromptField = None
     keep: Keep = None
+    per_input: PerInput = False
     device: Device = "auto"
     dtype: Dtype = "float32"
     threads: Threads = None
@@ -239,6 +242,7 @@ def job_of(options: Options) -> GenerateJob:
         answers=options.validate or options.answers,
         content_field=options.prompt_field,
         keep=parse_keep(options.keep),
+        per_input=options.per_input,
         settings=settings_of(options, "generate"),
     )
 

@@ -111,7 +111,7 @@ def _planned(given: list[str], module: Any, options: Any, memory: int | None) ->
     if name == "generate":
         options.output = options.output or "out.jsonl"
     if made:
-        from tilewright.models.decoder import DecoderConfig
+        from tilewright.models.decoder_config import DecoderConfig
         from tilewright.runtime.load import config_of
         from tilewright.runtime.verbs.generate.task import check_forced
 

@@ -102,14 +102,14 @@ def score(options: Options) -> None:
     tilewright score --model poet -i questions.jsonl -o scores.jsonl
 
     Input: a .jsonl line is {"id": 7, "context": "...", "continuation": "..."}, whose continuation is scored, or
-    {"id": 7, "text": "..."}, of which every token is scored. Each part is text or a list of token ids; "prompt" is
-    another name of "context". A line of a .txt file is a text alone. Lines without an id are counted from 1.
+    {"id": 7, "text": "..."}, whose tokens are all scored. Each part is text or a list of token ids; "prompt" is another
+    name of "context". A line of a .txt file counts as "text". Lines without an id are counted from 1.
 
-    Output: {"id", "logprob", "is_greedy", "token_ids", "token_logprobs"}. logprob is the sum. is_greedy says whether
-    every scored token is the likeliest one. Contexts that several lines share are computed once.
+    Output: {"id", "logprob", "is_greedy", "token_ids", "token_logprobs"}. logprob is the sum over the scored tokens.
+    is_greedy says whether each of them is the likeliest one. Contexts that several lines share are computed once.
 
     Errors: a text that cannot be scored gets an output line with its error, and the summary counts it. Without
-    --truncate that is so for a text that is longer than the model's context.
+    --truncate, a text that is longer than the model's context is such an error.
 
     Parquet: the id column holds integers if all ids are integers, else strings. Then 5 and "5" are the same id.
 

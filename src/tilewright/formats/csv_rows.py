@@ -25,7 +25,7 @@ TEXTS = ("stop", "stop_strings", "stop_sequences", "bad_words")  # a cell is one
 
 
 class Columns:
-    """The header of a file, which makes rows of its records. kind: ".csv" or ".tsv". fields: those that the user names.
+    """The header of a file, which makes rows of its records. kind: ".csv" or ".tsv". fields: as the user names them.
 
     Raises InputError for a file without a header, and for a name that occurs twice.
     """

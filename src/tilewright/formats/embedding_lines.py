@@ -35,7 +35,7 @@ from tilewright.formats.lines import (
 )
 from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.records import Id, Record, RecordError
-from tilewright.formats.sentence_encoder import Content, RaggedEncoder
+from tilewright.formats.sentence_encoder import RaggedEncoder, Text
 
 OUTPUTS = (".npy", ".jsonl", ".parquet")
 EMBEDDINGS = "/v1/embeddings"
@@ -74,7 +74,7 @@ class Request:
     """What a line asks for. contents: its texts or token ids. dimensions: of its vectors, None: the job's. openai: it
     is an OpenAI batch line; as_bytes: its vectors go out as base64; model: as it names it."""
 
-    contents: tuple[Content, ...] = ()
+    contents: tuple[Text, ...] = ()
     dimensions: int | None = None
     openai: bool = False
     as_bytes: bool = False
@@ -197,7 +197,7 @@ class EmbeddingLines(LineReader[_Found, Request]):
         ]
         return replace(request, contents=tuple(checked))
 
-    def _checked(self, content: Content, name: str) -> Content:
+    def _checked(self, content: Text, name: str) -> Text:
         if not isinstance(content, str):
             check_tokens(content, self._vocabulary, name)
         try:
@@ -243,7 +243,7 @@ def open_texts(path: str | os.PathLike[str], **options: Any) -> EmbeddingLines:
     return reader
 
 
-def _inputs(value: Any) -> tuple[Content, ...]:
+def _inputs(value: Any) -> tuple[Text, ...]:
     """The texts or lists of token ids of a body's input. Raises BadLine."""
     if isinstance(value, str):
         return (value,)

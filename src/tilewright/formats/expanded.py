@@ -15,7 +15,6 @@ from typing import Any
 from tilewright.errors import InputError, ResourceError, brief
 from tilewright.formats.files import InputFile
 from tilewright.formats.inflate import EMPTY_MEMBERS, GZIP, MOST_BYTES, Inflater
-from tilewright.formats.names import COMPRESSED, plain_name
 
 PIECE_BYTES = 1 << 20  # expanded at a time
 STREAMS = 3  # of a file at once: one counts lines, one reads a shard, one reads the start
@@ -33,18 +32,6 @@ class Source(os.PathLike[str]):
 
     def __fspath__(self) -> str:
         return self.path
-
-
-def open_text(path: str | os.PathLike[str], what: str) -> InputFile:
-    """An input by its name: a compressed one as what it expands to. Raises InputError as `InputFile` and `Expanded`."""
-    name = os.fspath(path)
-    file: InputFile
-    if name.endswith(COMPRESSED):
-        file = Expanded(name, what, path.expanded if isinstance(path, Source) else None)
-    else:
-        file = InputFile(name, what)
-    file.quoted = plain_name(name).endswith((".csv", ".tsv"))
-    return file
 
 
 class Expanded(InputFile):
@@ -82,7 +69,7 @@ class Expanded(InputFile):
         return bytes(piece)
 
     def _measured(self) -> int:
-        """The expanded bytes, counted to the end; the file's checksums are compared on the way."""
+        """The expanded bytes, counted to the end; and the file's checksums compared."""
         stream = _Stream(self)
         while part := stream.next(PIECE_BYTES):
             if stream.position > MOST_RATIO * self.stored + SLACK_BYTES:

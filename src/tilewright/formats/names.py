@@ -46,6 +46,8 @@ def plain_name(path: str | os.PathLike[str]) -> str:
 
 def kind_of_records(path: str | os.PathLike[str]) -> str:
     """What an input of records is, by its name: one of INPUTS; ".bin" for all other names."""
+    if kind := getattr(path, "kind", None):  # of many files
+        return str(kind)
     name = os.fspath(path)
     plain = plain_name(name)
     kinds = INPUTS if plain == name else TEXTS

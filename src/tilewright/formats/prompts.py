@@ -33,7 +33,7 @@ from tilewright.formats.lines import (
 )
 from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.record_fields import PLAIN, RecordFields
-from tilewright.formats.records import BadLine, Id, Prompt, PromptBatch
+from tilewright.formats.records import BadLine, Id, Prompt, PromptBatch, RecordError
 from tilewright.formats.sampling_fields import HONOURED, PROMPT_FIELDS, is_known, meant_by, refusal, shown
 
 Encode = Callable[[str], list[int]]
@@ -267,6 +267,10 @@ class PromptFile:
     def close(self) -> None:
         self._rows.close()
 
+    def located(self, error: RecordError) -> RecordError:
+        """The error; there is one file."""
+        return error
+
     def only(self, rows: range) -> None:
         """What is read next is these rows, counted from 0."""
         self._only = rows
@@ -304,7 +308,7 @@ def open_prompts(
     """
     name = os.fspath(path)
     check_records_name(name, "input")
-    form = kind_of_records(name)
+    form = kind_of_records(path)
     if form == ".bin":
         return PromptFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
     kind = PromptText if form == ".txt" else PromptLines

@@ -31,16 +31,16 @@ def quoted_records(file: InputFile, begin: int, end: int, odd: bool, most: int) 
     at_line = first == NEWLINE
     lines = int(at_line)  # that have begun
     record = _Record(most) if at_line and not odd else None  # None: no record has begun yet
-    line, place = 0, begin
-    while place < file.size and (place < end or record):
-        chunk = bytearray(min(CHUNK_BYTES if place < end else TAIL_BYTES, file.size - place))
-        file.read_into(chunk, place)
-        start = len(BOM) if place == 0 and chunk.startswith(BOM) else 0
+    line, offset = 0, begin
+    while offset < file.size and (offset < end or record):
+        chunk = bytearray(min(CHUNK_BYTES if offset < end else TAIL_BYTES, file.size - offset))
+        file.read_into(chunk, offset)
+        start = len(BOM) if offset == 0 and chunk.startswith(BOM) else 0
         while (stop := chunk.find(NEWLINE, start)) >= 0:
             odd ^= bool(chunk.count(QUOTE, start, stop) & 1)
             if record:
                 record.add(chunk[start : stop + odd])
-            after, start = place + stop + 1, stop + 1
+            after, start = offset + stop + 1, stop + 1
             if not odd:
                 if record:
                     yield line, record.whole(), after
@@ -51,7 +51,7 @@ def quoted_records(file: InputFile, begin: int, end: int, odd: bool, most: int) 
         odd ^= bool(chunk.count(QUOTE, start) & 1)
         if record:
             record.add(chunk[start:])
-        place += len(chunk)
+        offset += len(chunk)
     if record and not record.is_empty:
         yield line, record.whole(), file.size
 
@@ -60,11 +60,11 @@ def line_starts(file: InputFile, begin: int, end: int, odd: bool) -> tuple[int, 
     """(lines that begin in bytes [begin, end), whether an odd number of quotes is before `end`). odd: before begin."""
     count = int(begin == 0)
     first = max(begin - 1, 0)
-    for place in range(first, end, CHUNK_BYTES):
-        chunk = bytearray(min(CHUNK_BYTES, end - place))
-        file.read_into(chunk, place)
-        count += chunk.count(NEWLINE, 0, len(chunk) - (place + len(chunk) == end))
-        odd ^= bool(chunk.count(QUOTE, int(place < begin)) & 1)
+    for offset in range(first, end, CHUNK_BYTES):
+        chunk = bytearray(min(CHUNK_BYTES, end - offset))
+        file.read_into(chunk, offset)
+        count += chunk.count(NEWLINE, 0, len(chunk) - (offset + len(chunk) == end))
+        odd ^= bool(chunk.count(QUOTE, int(offset < begin)) & 1)
     return count, odd
 
 

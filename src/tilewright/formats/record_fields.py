@@ -1,4 +1,4 @@
-"""Fields of a record that the user names: the one with its text, and those that pass through to its output."""
+"""Fields of a record that the user names: the one with its text, and the ones that pass through to its output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RecordFields:
 
     def columns(self, known: frozenset[str]) -> frozenset[str]:
         """The columns to read of a table, besides sampling fields. known: those of a record without named fields."""
-        return (known if self.content is None else frozenset({"id"})) | self.data
+        return (known if self.content is None else frozenset({"id", "text_pair"})) | self.data
 
     def kept(self, line: bytes | dict[str, Any] | None) -> tuple[dict[str, Any], BadLine | None]:
         """The kept fields of a line or row by their names in the output, and what is wrong with one of them.

@@ -44,12 +44,12 @@ def open_sentences(
     binary.
 
     encoder: None where the model has no tokenizer. length: token ids of a sentence, below vocabulary. count: sentences
-    from the start; None: all. scan: TokenFile's. fields: those that the user names. Raises UsageError for another name
+    from the start; None: all. scan: TokenFile's. fields: as the user names them. Raises UsageError for another name
     and for text without an encoder, InputError as the readers do.
     """
     name = os.fspath(path)
     check_records_name(name, "input")
-    form = kind_of_records(name)
+    form = kind_of_records(path)
     if form == ".bin":
         return TokenFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
     kind = SentenceText if form == ".txt" else TokenLines

@@ -145,7 +145,7 @@ def pieces_of(record: Scorable, name: str, limits: ScoringLimits, encode: Encode
             return pieces_of_tokens(None, checked(record, vocabulary), limits, encode)
         if len(record) != 2:
             raise UsageError(f"it has {len(record)} parts; a pair (context, continuation) is wanted")
-        context, continuation = (checked(part, vocabulary) for part in cast(tuple[Tokens, Tokens], record))
+        context, continuation = (checked(cast(Tokens, part), vocabulary) for part in record)
         return pieces_of_tokens(context, continuation, limits, encode)
     except UsageError as error:
         error.message = f"{name}: {error.message}"

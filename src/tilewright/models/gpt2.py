@@ -10,7 +10,8 @@ Computed by `decoder.py`. Source: Radford et al., "Language Models are Unsupervi
 import math
 from typing import ClassVar
 
-from tilewright.models.decoder import DecoderConfig, DecoderModel, EndWeights, LayerWeights, Network, Weights
+from tilewright.models.decoder import DecoderModel
+from tilewright.models.decoder_config import DecoderConfig, EndWeights, LayerWeights, Network, Weights
 
 MODEL_TYPE = "gpt2"
 PREFIX = "transformer."

@@ -14,7 +14,8 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from tilewright.models.decoder import DecoderConfig, DecoderModel, EndWeights, LayerWeights, Network, Pair, Weights
+from tilewright.models.decoder import DecoderModel
+from tilewright.models.decoder_config import DecoderConfig, EndWeights, LayerWeights, Network, Pair, Weights
 
 MODEL_TYPE = "opt"
 PREFIX = "model."

@@ -1,4 +1,4 @@
-"""The state of a job before it runs: its cut and the shards that exist. Only reads."""
+"""The state of a job before it runs: its cut and the shards that exist. Reads only."""
 
 from __future__ import annotations
 

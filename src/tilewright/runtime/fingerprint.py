@@ -1,4 +1,5 @@
-"""Fields of the fingerprint besides files and the verb's options, and the same settings in every process."""
+"""Fields of the fingerprint that all verbs have: device class, dtype, rungs, version. Also sets the threads and rungs
+of a job in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The size of shards: records that take some seconds, whatever the input."""
+"""The size of shards: as many records as take some seconds, for every kind of input."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass, replace
 
 from tilewright.errors import UsageError
-from tilewright.formats.expanded import open_text
+from tilewright.formats.inputs import open_text
 from tilewright.formats.lines import end_of
+from tilewright.formats.names import kind_of_records
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 
 SCAN_BYTES = 64 << 20  # of a binary input, whose ids are checked before the work: a third of a second from a slow disk
@@ -52,7 +53,7 @@ def cut_lines(path: str | os.PathLike[str], count: int | None, shard_size: int |
     Parquet is cut into its row groups, and a shard_size raises UsageError.
     """
     with open_text(path, "input") as file:
-        if os.fspath(path).endswith(".parquet"):
+        if kind_of_records(path) == ".parquet":
             if shard_size is not None:
                 raise UsageError("the shards of a Parquet file are its row groups", remedy="leave out --shard-size")
             from tilewright.formats.parquet import row_groups

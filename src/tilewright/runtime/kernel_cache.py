@@ -14,9 +14,9 @@ _first: set[str] = set()  # cache directories that this process has reported as 
 
 
 def cache_or_none() -> str:
-    """A notice if compiled kernels cannot be cached in the default directory; else "". The directory cannot be made, or
-    another user could change its files. Then the cache is off for this process and its children. Raises UsageError
-    where TILEWRIGHT_CACHE names such a directory.
+    """A notice if compiled kernels cannot be cached in the default directory, because it cannot be created or another
+    user could change its files; else "". The cache is then off for this process and its children. Raises UsageError if
+    TILEWRIGHT_CACHE names such a directory.
     """
     chosen = os.environ.get(CACHE)
     if chosen == "off":

@@ -21,13 +21,16 @@ from tilewright.formats.mapped import forget
 from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
+from tilewright.formats.tokenizer_older import MERGES, VOCAB, WORDS, read_settings
 from tilewright.formats.tokenizer_settings import read_truncation
-from tilewright.models import dcgan, gpt2, opt, textcnn
+from tilewright.models import dcgan, gpt2, gpt_neox, opt, textcnn
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import CONFIGS, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
-from tilewright.models.decoder import DecoderConfig, DecoderModel
+from tilewright.models.decoder import DecoderModel
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.gpt_neox import GPTNeoX, GPTNeoXConfig
 from tilewright.models.opt import OPT, OPTConfig
 from tilewright.models.text_vectors import TextVectors
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
@@ -50,7 +53,7 @@ Weights = dict[str, np.ndarray]
 Classifier = TextCNNConfig | BertConfig
 C = TypeVar("C", TextCNNConfig, DecoderConfig, DCGANConfig, BertConfig)
 Wanted = TypeVar("Wanted", bound=Config)
-TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
+TOKENIZER = "tokenizer.json"
 
 
 class Kind(NamedTuple):
@@ -67,6 +70,7 @@ KINDS = {
     textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
     gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: config.own_name, gpt2.TIES),
     opt.MODEL_TYPE: Kind(OPTConfig, OPT, lambda config: config.own_name, opt.TIES),
+    gpt_neox.MODEL_TYPE: Kind(GPTNeoXConfig, GPTNeoX, lambda config: config.own_name, gpt_neox.TIES),
     dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
     **{name: Kind(config, Bert, lambda config: config.own_name) for name, config in CONFIGS.items()},
 }
@@ -245,9 +249,8 @@ def _check_options(config: Config, options: dict[str, Any]) -> None:
 
 
 def encoder_tokenizer(path: str | os.PathLike[str], modules: EmbeddingModules) -> Tokenizer | None:
-    """`tokenizer_of` an encoder, as its modules want it; None without a tokenizer.json, because a vocab.json lacks the
-    special tokens."""
-    tokenizer = tokenizer_of(path) if os.path.isfile(os.path.join(path, TOKENIZER)) else None
+    """`tokenizer_of` an encoder, as its modules want it."""
+    tokenizer = tokenizer_of(path)
     if tokenizer and modules.lowercase:
         tokenizer.lowercase()
     return tokenizer
@@ -274,7 +277,8 @@ def dense_weights(modules: EmbeddingModules) -> Weights:
 
 
 def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
-    """The dtype of most elements of the checkpoint. On a CPU, which has no float16, float32 holds its values."""
+    """The dtype of most elements of the checkpoint. On a CPU, which does not compute in float16, it is float32
+    instead."""
     elements: Counter[str] = Counter()
     for array in mapped_weights(path)[1].values():
         elements[array.dtype.name] += array.size
@@ -306,21 +310,35 @@ def build(config: Config, weights: Weights, **options: Any) -> Model:
 
 
 def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
-    """The tokenizer of a model directory, if it has one: tokenizer.json, else GPT-2's older vocab.json and merges.txt.
-    Raises InputError for a damaged one, and for one of the two files without the other."""
+    """The tokenizer of a model directory, if it has one: tokenizer.json, else the files of older checkpoints, see
+    `formats.tokenizer_older`. Raises InputError for a damaged one, and for vocab.json or merges.txt without the
+    other."""
     name = os.path.join(path, TOKENIZER)
     if os.path.isfile(name):
         tokenizer = Tokenizer(name)
-        tokenizer.truncation = read_truncation(path)
-        return tokenizer
-    files = [os.path.join(path, part) for part in (VOCAB, MERGES)]
-    there = [os.path.isfile(file) for file in files]
-    if not any(there):
+    elif os.path.isdir(path) and (older := _older_files(path)):
+        tokenizer = Tokenizer(older[0], older=(_kind_at(path), read_settings(os.fspath(path))))
+    else:
         return None
-    if not all(there):
+    tokenizer.truncation = read_truncation(path)
+    return tokenizer
+
+
+def _kind_at(path: str | os.PathLike[str]) -> str:
+    return str(read_config(path).get("model_type"))
+
+
+def _older_files(path: str | os.PathLike[str]) -> list[str]:
+    """The files that stand for tokenizer.json: vocab.txt of a BERT, of others vocab.json and merges.txt.
+    Raises InputError for one of these two without the other."""
+    kind = _kind_at(path)
+    words = kind in CONFIGS and kind != "roberta"
+    files = [os.path.join(path, part) for part in ((WORDS,) if words else (VOCAB, MERGES))]
+    there = [os.path.isfile(file) for file in files]
+    if any(there) and not all(there):
         what = f"{os.path.basename(files[there[0]])} is missing: {VOCAB} and {MERGES} make a tokenizer only together"
         raise InputError(what, path=path, remedy=f"get both, or {TOKENIZER}, from where the model came")
-    return Tokenizer(files[0], merges=files[1])
+    return files if all(there) else []
 
 
 def has_tokenizer(path: str | os.PathLike[str]) -> bool:
@@ -329,6 +347,6 @@ def has_tokenizer(path: str | os.PathLike[str]) -> bool:
 
 
 def tokenizer_files(path: str | os.PathLike[str]) -> list[str]:
-    """The files of a model directory's tokenizer."""
-    files = [os.path.join(path, name) for name in (TOKENIZER, VOCAB, MERGES)]
-    return [file for file in files if os.path.isfile(file)]
+    """The files of a model directory's tokenizer. Raises InputError as `tokenizer_of` does for half of one."""
+    whole = os.path.join(path, TOKENIZER)
+    return [whole] if os.path.isfile(whole) else _older_files(path) if os.path.isdir(path) else []

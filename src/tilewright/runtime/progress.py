@@ -55,7 +55,8 @@ class _Display:
         return True
 
     def _show(self, share: float, count: str, text: str, of: str = "") -> None:
-        """count: how many, of how many; of: what `share` is one of, if not of these."""
+        """count: the number of finished items, and the total. of: the quantity of which `share` is the finished part,
+        if it is not the items."""
         if self._bar:
             self._bar.update(self._task, completed=share, text=text)
             self._try(self._bar.refresh)
@@ -119,8 +120,8 @@ class JobProgress(_Display, Watch):
 
     `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. stops_in: the seconds that a
     requested stop leaves the job, infinite without a request. The rate is this run's, from the first shard on. The
-    share also counts shards of earlier runs, and the finished part of running shards. So prompts that end together
-    count while they run.
+    share also counts shards of earlier runs, and the finished part of running shards. So prompts that end at the same
+    time are counted while they run.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class JobProgress(_Display, Watch):
             self._show(share, _of(self._records + running, total), self._text(share, rated=not apart), of)
 
     def _text(self, share: float, *, rated: bool) -> str:
-        """Rates, where records tell them, time spent, and left."""
+        """The rates (if rated), the time spent, and the time left."""
         hands = [hand for _, hand in sorted(self._hands.items())]
         spent = time.perf_counter() - min(hand.begun for hand in hands)
         here = sum(hand.records + hand.at for hand in hands)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tilewright.errors import InputError, UsageError, counted
-from tilewright.formats.expanded import open_text
+from tilewright.formats.inputs import open_text
 from tilewright.formats.names import kind_of_records
 from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.tokenizer import Tokenizer
@@ -63,16 +63,17 @@ def absent_fields(path: str | os.PathLike[str], fields: RecordFields) -> str:
 
 
 def _are_text(path: str | os.PathLike[str], content: str | None) -> list[bool]:
-    """Of each of the first lines of a .jsonl that is not blank: whether it is text."""
+    """For each of the first non-blank lines of a .jsonl file: True if it is text."""
     return [_is_text(line, content) for line in _first_lines(path)]
 
 
 def _first_lines(path: str | os.PathLike[str]) -> list[bytes]:
     """The first lines that are not blank."""
     with open_text(path, "input") as file:
-        start = bytearray(min(file.size, FIRST_BYTES))
-        file.read_into(start, 0)
-        whole = file.size <= FIRST_BYTES
+        first = next(file.parts(0, file.size), None)
+        start = bytearray(min(first.end if first else 0, FIRST_BYTES))
+        file.read_into(start, first.start if first else 0)
+        whole = not first or first.end <= FIRST_BYTES
     lines = bytes(start).split(b"\n")[: None if whole else -1]
     return [line for line in lines[:FIRST_LINES] if line.strip()]
 

@@ -1,5 +1,6 @@
 """Jobs whose output is the URL of an object: leases in a store in memory, and whole jobs on a real S3 server."""
 
+import json
 import os
 import signal
 import subprocess
@@ -49,10 +50,11 @@ def shards(board, todo, done=lambda: set(), supervised=False):
 
 
 def test_a_store_keeps_its_conditions(keys):
-    tag = keys.put("a", b"1", absent=True)
-    assert tag and keys.put("a", b"2", absent=True) is None
-    other = keys.put("a", b"3", match=tag)
-    assert other and keys.put("a", b"4", match=tag) is None and keys.put("b", b"4", match=tag) is None
+    assert keys.put("a", b"1", absent=True)
+    found = keys.stat("a")
+    assert keys.put("a", b"2", absent=True) is None
+    other = keys.put("a", b"3", match=found)
+    assert other and keys.put("a", b"4", match=found) is None and keys.put("b", b"4", match=found) is None
     assert keys.get("a")[0] == b"3" and keys.get("b") is None and keys.stat("a").tag == other
     assert keys.get("a", 1)[0] == b"3"
     keys.delete(["a", "b"])
@@ -155,6 +157,47 @@ def client(environment):
         region="us-east-1",
         client_options={"allow_http": True},
     )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("output", ["local", URL])
+@pytest.mark.parametrize("engine", ["inline", 2])
+def test_workers_join_are_killed_and_leave(place, s3, engine, output, monkeypatch):
+    """A run and three workers: one is killed, one is told to leave, one stays. No byte differs."""
+    keys = client(s3)
+    obstore.delete(keys, [found["path"] for chunk in obstore.list(keys, prefix="far") for found in chunk])
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
+    place.fill(240)
+    said = {"engine": engine, "output": place.output if output == "local" else URL, "knobs": {"slow": 0.05}}
+    lead = place.start(joinable=output == "local", **said)
+    place.wait_for(2)
+    if output != "local":
+        wait_for_shards(s3, 1)
+    workers = [place.start(joins=True, **said) for _ in range(3)]
+    pids = {lead.pid}
+    until = time.monotonic() + 300
+    while len({pid for _, pid, _ in place.begun()}) < (4 if engine == "inline" else 7):
+        assert time.monotonic() < until and lead.poll() is None, lead.communicate()
+        time.sleep(0.02)
+    os.killpg(workers[0].pid, signal.SIGKILL)
+    workers[1].terminate()
+    ended = [process.communicate(timeout=300) for process in (*workers, lead)]
+    assert [process.returncode for process in (*workers, lead)] == [-signal.SIGKILL, 75, 0, 0], (ended, pids)
+    left, stayed = (json.loads(ended[n][0]) for n in (1, 2))
+    assert left["mine"] > 0 and left["done"] < left["shards"] == 60 == stayed["done"] and stayed["mine"] > 0
+    if output == "local":
+        place.check()
+        assert os.listdir(f"{place.output}.job/claims") == []
+    else:
+        assert bytes(obstore.get(keys, "far/out").bytes()) == place.squares
+    assert len(place.begun()) < 60 + 12, "few shards ran twice"
+
+
+@pytest.mark.long
+def test_a_fleet_that_is_killed_all_the_time():
+    fleet = pytest.importorskip("tools.fleet")
+    assert fleet.main(60, 0.5, 5, 4.0) == 0
 
 
 @pytest.mark.long

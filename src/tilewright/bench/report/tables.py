@@ -152,7 +152,7 @@ def rate(row: Row) -> tuple[float | None, str]:
 def origin(rows: list[Row]) -> str:
     """Where and when: "amd-epyc-zen5-2c, commit 1a2b3c4, 2026-11-21"; rows that were not saved do not know."""
     if not rows[0].machine:
-        return "here and now"
+        return "measured now, on this machine"
     commits, dates = (sorted({getattr(row, name) for row in rows}) for name in ("commit", "date"))
     days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return f"{rows[0].machine}, commit {' and '.join(commits)}, {days}"

@@ -12,15 +12,23 @@ from tilewright.errors import InputError
 from tilewright.formats.models import CONFIG, GENERATION, fitted, read_config
 from tilewright.formats.sharded import Stored
 from tilewright.formats.tokenizer import file_content
-from tilewright.models import gpt2, opt, textcnn
+from tilewright.formats.tokenizer_older import OLDER_FILES
+from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
+from tilewright.models import gpt2, gpt_neox, opt, textcnn
 from tilewright.models.bert_config import CONFIGS as ENCODERS
-from tilewright.runtime.load import KINDS, MERGES, TOKENIZER, VOCAB, Config, config_of
+from tilewright.runtime.load import KINDS, TOKENIZER, Config, config_of
 
-COPIED = (GENERATION, TOKENIZER, VOCAB, MERGES)  # files of a checkpoint's directory that a model has, too
+COPIED = (
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    *OLDER_FILES,
+)  # files of a checkpoint's directory that a model has, too
 SHOWN = 12  # tensors that a message lists
 UNSAID = {  # fields that no tensor of a kind determines
     gpt2.MODEL_TYPE: "the number of heads (n_head)",
     opt.MODEL_TYPE: "the number of heads (num_attention_heads)",
+    gpt_neox.MODEL_TYPE: "the number of heads (num_attention_heads)",
     textcnn.MODEL_TYPE: "the number of tokens of a sentence (sequence_length)",
 }
 TEXTCNN = (
@@ -39,6 +47,8 @@ def kind_of(tensors: Tensors, path: str) -> str | None:
         return gpt2.MODEL_TYPE
     if any(name.removeprefix(opt.PREFIX) == opt.TOKENS for name in tensors):
         return opt.MODEL_TYPE
+    if any(name.removeprefix(gpt_neox.PREFIX) == gpt_neox.TOKENS for name in tensors):
+        return gpt_neox.MODEL_TYPE
     folder = os.path.dirname(path) or os.curdir
     if (
         os.path.isfile(os.path.join(folder, CONFIG))

@@ -26,10 +26,11 @@ from tilewright.formats.blocks import check_finite
 from tilewright.formats.files import InputFile
 from tilewright.models.dcgan import DCGANConfig, DCGANLayer, check_variances
 from tilewright.models.gpt2 import MASKS
+from tilewright.models.gpt_neox import BUFFERS
 from tilewright.runtime.convert import checkpoints, torch_child
 from tilewright.runtime.load import Config
 
-NO_WEIGHTS = ("num_batches_tracked", *MASKS)  # names of integers that no model here needs
+NO_WEIGHTS = ("num_batches_tracked", *MASKS, *BUFFERS)  # names of integers that no model here needs
 TIMEOUT = 600  # seconds for PyTorch to start and to read a file
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 NORM = ("bias", "weight", "running_mean", "running_var")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.task import Engine, Job, Place, open_worker, run_shard
@@ -18,6 +19,7 @@ class Inline(Engine):
     """
 
     watches = False
+    joinable = True
 
     def __init__(self, gpu: str | None = None) -> None:
         self.place = Place(gpu=gpu)
@@ -28,7 +30,7 @@ class Inline(Engine):
         with traced, job.stop.in_time(job.settings.grace):
             worker = open_worker(job.task, job.directory, self.place)
             try:
-                for number in job.todo if job.source is None else _shared(job):
+                for number in _numbers(job):
                     job.stop.check()
                     if not job.claim(number):
                         continue
@@ -38,15 +40,27 @@ class Inline(Engine):
                 worker.close()
 
 
-def _shared(job: Job) -> Iterator[int]:
-    """The shards that the job's source hands out, until none is left. Raises Interrupted while it waits for others."""
-    assert job.source is not None
-    while not job.source.over:
-        if (number := job.source.next()) is None:
+def _numbers(job: Job) -> Iterator[int]:
+    """The shards to run. Once others have joined, a source hands out those that are left. Raises Interrupted while it
+    waits for others."""
+    source = job.source
+    if source is None:
+        for at, number in enumerate(job.todo):
+            if (source := job.join(partial(_split, job.todo, at))) is not None:
+                break
+            yield number
+    while source is not None and not source.over:
+        given = source.next()
+        if given is None:
             job.stop.check()
             time.sleep(WAIT_SECONDS)
         else:
-            yield number
+            yield given
+
+
+def _split(todo: list[int], at: int) -> tuple[list[int], list[int]]:
+    """(shards at work, shards that wait) before shard `todo[at]`."""
+    return [], todo[at:]
 
 
 class _Beat:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -33,6 +33,8 @@ GIVEN_UP = 3  # shards that ended every worker: then the fault is not in the sha
 
 class Local(Engine):
     """workers: processes, each on its part of the cores this process may use, or on one of `gpus` (CUDA's names)."""
+
+    joinable = True
 
     def __init__(self, workers: int = 1, gpus: tuple[str, ...] = ()) -> None:
         if workers < 1:
@@ -93,6 +95,7 @@ class _Supervisor:
     def __init__(self, job: Job, places: list[Place]) -> None:
         self.job, self.places = job, places
         self.schedule = schedule(job.todo if job.source is None else (), job.claim)
+        self.source = job.source
         self.schedule.more = job.source is not None
         self.hands: dict[int, _Hand] = {}
         self.false_starts = 0
@@ -144,14 +147,21 @@ class _Supervisor:
 
     def refill(self) -> None:
         """Take a shard for each worker without one, if the shards are shared with other processes."""
-        source = self.job.source
-        if source is None:
+        if self.source is None:
+            self.source = self.job.join(self.split)
+        if self.source is None:
             return
         while len(self.schedule.todo) + self.schedule.running < len(self.places):
-            if (number := source.next()) is None:
+            if (number := self.source.next()) is None:
                 break
             self.schedule.todo.append(Assignment(number))
-        self.schedule.more = not source.over
+        self.schedule.more = not self.source.over
+
+    def split(self) -> tuple[list[int], list[int]]:
+        """(shards at work, shards that wait). Those that ended a worker stay with these workers."""
+        running = [pace.at.shard for pace in self.schedule.paces.values() if pace.at]
+        todo, self.schedule.todo = self.schedule.todo, deque(each for each in self.schedule.todo if each.deaths)
+        return running + [each.shard for each in self.schedule.todo], [each.shard for each in todo if not each.deaths]
 
     def hire(self) -> None:
         """Start the missing worker processes, as long as there are shards for them."""
@@ -188,7 +198,7 @@ class _Supervisor:
         with suppress(ConnectionError):  # it has died already; reading its pipe will tell
             traced = self.job.settings.trace is not None
             directory = self.job.directory
-            setup = Setup(self.job.task, directory.output, place, traced, directory.began)
+            setup = Setup(self.job.task, directory.output, place, traced, directory.began, directory.joined)
             hand.pipe.send_bytes(pickle.dumps(setup))
         return hand
 
@@ -252,8 +262,8 @@ class _Supervisor:
                     f"workers stop while they start: {why}", path=self.job.directory.logs.where(hand.log)
                 )
         given_up = self.schedule.lost(hand.place.number, end, hand.record)
-        if given_up is not None and self.job.source:
-            self.job.source.drop(given_up)
+        if given_up is not None and self.source:
+            self.source.drop(given_up)
 
     def end_of(self, hand: _Hand) -> End:
         """How a worker ended. A signal outside OWN was sent by another process."""

@@ -20,13 +20,14 @@ from tilewright.runtime.engines.launchers import check_size, unlink_shared_memor
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
 from tilewright.runtime.engines.schedule import Assignment
+from tilewright.runtime.engines.staging import Staging, begun, packed
 from tilewright.runtime.engines.witness import LOG, Witness, add_line, forget_deaths, log_size, note_death
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Job, Place, Task, Worker, open_worker, run_shard
+from tilewright.runtime.jobs.task import Engine, J, Job, Place, Task, Worker, open_worker, run_shard
 from tilewright.runtime.jobs.workers import Tally
 
 FOUND_SECONDS = 30.0  # until other nodes must see a new directory: NFS caches a directory for this long
@@ -74,14 +75,33 @@ class Mpi(Engine):
         if self.place.gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu
         self._witness = Witness(node, low)
+        self._staging = Staging(self._comm, node)
+        self._map = self._comm.gather((os.uname().nodename, self.place.device))
         if self.lead:
             threading.excepthook = lambda failed: self.abort(failed.exc_value or SystemExit())
-            self._counter = Counter(self._comm)
         return self
+
+    def share(self, job: J, shared: str) -> J:
+        """As `Staging.share`. From now on rank 0's thread for messages is the only one that calls MPI there."""
+        job = self._staging.share(job, shared)
+        self._witness.tell(folder=self._staging.folder)
+        if self.lead:
+            self._serve()
+        return job
+
+    def notices(self) -> list[str]:
+        """Who runs where, a line for each node; what was sent."""
+        return [*_lines(self._map), *self._staging.notices()] if self.lead and self.workers > 1 else []
+
+    def _serve(self) -> Counter:
+        if self._counter is None:
+            self._counter = Counter(self._comm)
+        return self._counter
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
             self.abort(error)
+        self._staging.close()
         if self._counter:
             self._counter.close()
         sys.excepthook, threading.excepthook = self._hooks
@@ -120,8 +140,7 @@ class Mpi(Engine):
 
     def run(self, job: Job) -> None:
         """Rank 0: run its share of the shards, until all ranks' shards are committed."""
-        counter = self._counter
-        assert counter is not None
+        counter = self._serve()
         job.stop.at_once = lambda: self._end(130)
         self._sign(job.directory)
         counter.begin(job)
@@ -138,12 +157,12 @@ class Mpi(Engine):
             finally:
                 worker.close()
                 job.stop.at_once = lambda: None
-        job.facts |= {"ranks": self._comm.size}
+        job.facts |= {"ranks": self._comm.size, **self._staging.facts}
 
     def tell(self, report: Report) -> None:
         """Send the report to the other ranks, which then exit."""
-        if self._counter:
-            self._counter.post(Finished(report))
+        if self.lead:
+            self._serve().post(Finished(report))
 
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
         """All other ranks: run the shards that rank 0 sends, until it has finished."""
@@ -154,22 +173,29 @@ class Mpi(Engine):
             link.send(Hello())
             while not isinstance(message := link.receive(), Finished):
                 if isinstance(message, Begin):
+                    began = begun(task) if self._staging.folder else message.began
                     if worker is None:
-                        directory = opened.enter_context(closing(_found(output)))
+                        directory = opened.enter_context(closing(self._directory(output, message)))
                         self._sign(directory)
                         traced = settings.trace is not None
                         device = self.place.device
                         opened.enter_context(trace.recording(directory, self._comm.rank, traced, device=device))
-                        directory.began = message.began
+                        directory.began = began
                         worker = opened.enter_context(closing(self._open(task, directory)))
-                    directory.began = message.began.here(directory.manifest)
+                    directory.began = began.here(directory.manifest)
                     link.send(Want())
                 elif isinstance(message, Assignment) and worker:
-                    link.send(Want(self._run(worker, directory, message, RankBeat(link.pulse, self._witness, stop))))
+                    record = self._run(worker, directory, message, RankBeat(link.pulse, self._witness, stop))
+                    link.send(Want(record, packed(directory, record) if self._staging.folder else None))
             opened.close()
             link.end()
             stop.at_once = lambda: None
             return message.report
+
+    def _directory(self, output: str, message: Begin) -> JobDirectory:
+        if self._staging.folder:
+            return self._staging.directory(output, message.manifest)
+        return _found(output)
 
     def _run(self, worker: Worker, directory: JobDirectory, given: Assignment, beat: RankBeat) -> Record:
         """Tell the witness, then run a shard."""
@@ -200,6 +226,14 @@ class Mpi(Engine):
         worker = open_worker(task, directory, self.place)
         self._tally = Tally(directory, self.place)
         return worker
+
+
+def _lines(ranks: list[tuple[str, str]]) -> list[str]:
+    """The ranks of each node with their devices. ranks: (host, device) of each."""
+    hosts: dict[str, list[str]] = {}
+    for rank, (host, device) in enumerate(ranks):
+        hosts.setdefault(host, []).append(f"{rank} on {device}")
+    return [f"Ranks of {host}: {', '.join(each)}" for host, each in hosts.items()]
 
 
 def gpu_names(node: Any) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ from tilewright.errors import InternalError
 from tilewright.runtime.engines.deaths import assignments
 from tilewright.runtime.engines.local import START_SECONDS
 from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
+from tilewright.runtime.engines.staging import Parcel, unpacked
 from tilewright.runtime.engines.witness import Witness, forget_deaths, note_death
-from tilewright.runtime.jobs.directory import Record
+from tilewright.runtime.jobs.directory import MANIFEST, MOST_BYTES, Record
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import DOUBTED, Job
@@ -42,9 +43,11 @@ class Hello:
 
 @dataclass
 class Want:
-    """A rank requests a shard: it has loaded its model and opened the input, or has committed its previous shard."""
+    """A rank requests a shard: it has loaded its model and opened the input, or has committed its previous shard.
+    parcel: this shard, from a node that does not see the output."""
 
     record: Record | None = None
+    parcel: Parcel | None = None
 
 
 @dataclass
@@ -56,9 +59,11 @@ class Asked:
 
 @dataclass
 class Begin:
-    """Rank 0 has shards to run. began: the identities of the input files, as rank 0 found them."""
+    """Rank 0 has shards to run. began: the identities of the input files, as rank 0 found them. manifest: the job's, as
+    it is stored."""
 
     began: AsBegun
+    manifest: bytes
 
 
 @dataclass
@@ -228,6 +233,8 @@ class Counter(threading.Thread):
             elif self._job:
                 if message.record.figures.get(DOUBTED):
                     forget_deaths(self._job.directory.logs.path, message.record.shard)
+                if message.parcel:
+                    unpacked(self._job.directory, message.record, message.parcel)
                 self._schedule.done(source)
                 self._job.done(message.record, source)
         elif isinstance(message, Asked):
@@ -244,8 +251,9 @@ class Counter(threading.Thread):
         self._waiting = set()
         self._loading = {0, *self._others}
         self._heard = dict.fromkeys(self._heard, time.monotonic())
+        manifest = job.directory.root.read(MANIFEST, MOST_BYTES) or b""
         for rank in self._others:
-            self._send(Begin(job.directory.began), rank)
+            self._send(Begin(job.directory.began, manifest), rank)
 
     def _send(self, message: object, rank: int) -> None:
         self._sent = [request for request in self._sent if not request.Test()]

@@ -1,4 +1,4 @@
-"""Chooses the next shard of a worker, and handles shards that end their workers."""
+"""Chooses the next shard of a worker, and decides what happens to shards that kill their workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class End(NamedTuple):
 
 @dataclass
 class Ends:
-    """Counts of workers that ended while one record ran alone. own: by themselves. killed: from outside."""
+    """Counts of workers that died while one record ran alone. own: by a crash or an exit. killed: by a signal from
+    outside."""
 
     own: int = 0
     killed: int = 0
@@ -64,8 +65,8 @@ class Assignment:
     begun: float = 0.0
 
     def lost(self, end: End, record: int | None) -> bool:
-        """Note that a worker ended. False: the shard is given up, because no single record is to blame or too many
-        are."""
+        """Note that a worker died. Returns False if the shard is given up, because no single record, or too many
+        records, can be blamed."""
         self.deaths += 1
         if not self.alone:
             self.alone = self.deaths >= TRIES

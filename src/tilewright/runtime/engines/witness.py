@@ -19,6 +19,7 @@ import os
 import re
 import secrets
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -41,7 +42,7 @@ CRASH_BYTES = 1 << 14  # most bytes of its text, which is a stack of Python
 FIRST = re.compile(rb"(\d{1,10}) (signals|crash|)")  # the first line of a connection: process and kind
 FIELDS: dict[str, tuple[type, ...]] = {  # the fields that a rank sends, see `Witness.tell`
     "rank": (int,), "pid": (int,), "logs": (str,), "log_size": (int,), "shard": (int, type(None)),
-    "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,),
+    "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,), "folder": (str, type(None)),
 }  # fmt: skip
 WHY = "killed or crashed"  # the cause for a rank that ended without a message
 
@@ -81,7 +82,7 @@ class Witness:
         """Send the fields of this rank that have changed. rank, pid: its identity. logs, log_size: the folder of the
         job's logs, and the size of the log in it. shard, record: what it runs now, or None. stopping=True: it was asked
         to stop, so a kill is no surprise. calm=True: it exits normally. all=True: it stops all ranks, and has reported
-        why.
+        why. folder: of this node, removed if a rank ends badly.
         """
         self.record = what.get("record", self.record)
         if self._socket:
@@ -240,7 +241,9 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
     """True if this process died, or if a rank stopped all others. The witness then stops."""
     for rank in ranks:
         rank.hear()
+    folders = {rank.known["folder"] for rank in ranks if rank.known.get("folder")}
     if any(rank.known.get("all") for rank in ranks):  # this rank ended the others
+        _remove(folders)
         return True
     known = next((rank.known for rank in ranks if rank.pid == pid and rank.known), {"pid": pid})
     if known.get("calm"):
@@ -248,7 +251,14 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
     if any(rank.asked for rank in ranks if rank.pid == pid):
         known = {**known, "stopping": True}
     _tell(known, b"".join(rank.crash for rank in ranks if rank.pid == pid).decode("ascii", "replace"))
+    _remove(folders)
     return True
+
+
+def _remove(folders: set[str]) -> None:
+    """Removes what was stored on this node for the job. What ranks that still run have open stays readable."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tell(known: dict, crash: str) -> None:

@@ -36,6 +36,7 @@ class Setup:
     place: Place
     trace: bool = False
     began: AsBegun = field(default_factory=AsBegun)
+    joined: bool = False
 
 
 @dataclass
@@ -102,7 +103,7 @@ def _work(pipe: Connection) -> None:
         JobDirectory(setup.output) as directory,
         trace.recording(directory, setup.place.number, setup.trace, device=setup.place.device),
     ):
-        directory.began = setup.began
+        directory.began, directory.joined = setup.began, setup.joined
         worker = open_worker(setup.task, directory, setup.place)
         try:
             tally = Tally(directory, setup.place)

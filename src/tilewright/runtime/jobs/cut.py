@@ -9,11 +9,12 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from tilewright.formats.files import InputFile, naming
+from tilewright.formats.files import InputFile, Part, naming
 from tilewright.formats.quoted import line_starts, quoted_records
 
 if TYPE_CHECKING:
@@ -135,25 +136,31 @@ class Shard:
             yield from group_rows(file, self.number, *self.cut.span(self.number))
             return
         assert isinstance(self.cut, Lines) and self.index is not None
-        number = self.index.first_line(file, self.number)
-        if file.quoted:
-            yield from self._records(file, number)
-            return
-        for line, end in lines_between(file, *self.cut.span(self.number)):
-            if line is None or (line and not line.isspace()):
-                yield number, line, end
-            number += 1
+        index, (begin, end) = self.index, self.cut.span(self.number)
+        number, odd = index.first_line(file, self.number), False
+        file.forget_parts()
+        for part in file.parts(begin, end):
+            file.begin_part(part, number, partial(index.lines_before, file, part, number))
+            if file.quoted:
+                odd = index.odd_quotes(self.number) if part.begin else False
+                yield from _rows(part, number, odd)
+                if part.start + part.end < end:
+                    number += line_starts(part.file, part.begin, part.end, odd)[0]
+                continue
+            for line, at in lines_between(part.file, part.begin, part.end):
+                if line is None or (line and not line.isspace()):
+                    yield number, line, part.start + at
+                number += 1
+        file.check_read()
 
-    def _records(self, file: InputFile, first: int) -> Iterator[Line]:
-        """`lines` of a CSV file, which has line ends in quotes, and a header. first: number of the first line."""
-        from tilewright.formats.lines import MAX_LINE_BYTES
 
-        assert isinstance(self.cut, Lines) and self.index is not None
-        begin, end = self.cut.span(self.number)
-        odd = self.index.odd_quotes(self.number)
-        for line, record, at in quoted_records(file, begin, end, odd, MAX_LINE_BYTES):
-            if record not in (b"", b"\r") and (begin or line):
-                yield first + line, record, at
+def _rows(part: Part, first: int, odd: bool) -> Iterator[Line]:
+    """The records of a part of a CSV file that are not blank, without the header. first: number of the first line."""
+    from tilewright.formats.lines import MAX_LINE_BYTES
+
+    for line, record, end in quoted_records(part.file, part.begin, part.end, odd, MAX_LINE_BYTES):
+        if record not in (b"", b"\r") and (part.begin or line):
+            yield first + line, record, part.start + end
 
 
 def lines_between(file: InputFile, begin: int, end: int) -> Iterator[tuple[bytes | None, int]]:
@@ -237,21 +244,33 @@ class LineIndex:
     def _add(self, file: InputFile, count: int | None) -> None:
         """count: lines of the next stretch, of a CSV file times 2 and 1 more before an odd number of quotes."""
         at = len(self._firsts) - 1
-        if count is None and file.quoted:
-            lines, odd = line_starts(file, *self._cut.span(at), bool(self._odd[at]))
-            count = 2 * lines + odd
-            self._write(at, count)
-        elif count is None:
-            count = _starts(file, *self._cut.span(at))
-            self._write(at, count)
-        if file.quoted:
-            self._odd.append(count & 1)
-            count >>= 1
+        if count is None:
+            count, odd = self._count(file, *self._cut.span(at), odd=bool(self._odd[at]))
+            count = 2 * count + odd if file.quoted else count
+            with naming(self._path, "write"):
+                os.pwrite(self._fd, ENTRY.pack(count, self._check(at, count)), ENTRY.size * at)
+        self._odd.append(count & 1)
+        count >>= file.quoted
         self._firsts.append(self._firsts[-1] + count)
 
-    def _write(self, at: int, count: int) -> None:
-        with naming(self._path, "write"):
-            os.pwrite(self._fd, ENTRY.pack(count, self._check(at, count)), ENTRY.size * at)
+    def _count(self, file: InputFile, begin: int, end: int, *, odd: bool) -> tuple[int, bool]:
+        """(lines that begin in [begin, end), whether an odd number of quotes of its file is before `end`)."""
+        count = 0
+        for part in file.parts(begin, end):
+            if file.quoted:
+                lines, odd = line_starts(part.file, part.begin, part.end, odd if part.begin else False)
+            else:
+                lines = _starts(part.file, part.begin, part.end)
+            count += lines
+        return count, odd
+
+    def lines_before(self, file: InputFile, part: Part, number: int) -> int:
+        """The lines of a part's file that begin before the part. number: of its first line, among all files."""
+        if not part.begin:
+            return 0
+        stretch = part.start // self._cut.per_shard
+        in_others, _ = self._count(file, self._cut.span(stretch)[0], part.start, odd=False)
+        return number - (self.first_line(file, stretch) + in_others)
 
     def _check(self, at: int, count: int) -> bytes:
         return hashlib.blake2b(b"%d %d" % (at, count), key=self._key, digest_size=8).digest()

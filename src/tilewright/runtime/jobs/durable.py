@@ -207,6 +207,7 @@ class Draft:
         self._folder, self._name = folder, name
         self._temporary = os.path.basename(temporary_name(name))
         self._buffer = bytearray()
+        self._unless_there = False
         self.path = folder.where(name)
         self.bytes_written = 0
         with naming(self.path, "write"):
@@ -231,6 +232,11 @@ class Draft:
         if len(self._buffer) >= BUFFER_BYTES:
             self._flush()
 
+    def commit_unless_there(self, *, sync_names: bool = True) -> None:
+        """As `commit`, but a file that another process has made meanwhile stays."""
+        self._unless_there = True
+        self.commit(sync_names=sync_names)
+
     def commit(self, *, sync_names: bool = True) -> None:
         """STEPS: flush, fsync, close, rename, fsync of the directory, each checked. sync_names: the last one now."""
         step("written", self._name)
@@ -241,7 +247,12 @@ class Draft:
             step("synced", self._name)
             self._close()
             step("closed", self._name)
-            os.replace(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+            if self._unless_there:
+                with suppress(FileExistsError):
+                    os.link(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+                os.unlink(self._temporary, dir_fd=self._folder.fd)
+            else:
+                os.replace(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
         self._temporary = ""
         step("renamed", self._name)
         if sync_names:

@@ -42,6 +42,8 @@ class Input(Protocol):
     file: InputFile
     table: Table | None
 
+    def located(self, error: RecordError) -> RecordError: ...
+
 
 def settle_ids(
     directory: JobDirectory,
@@ -137,7 +139,7 @@ def _mark(
     parts: Parts,
 ) -> None:
     """Commit a shard with errors for the records at these indices, unless they have errors already."""
-    errors = {error.line: error for error in _errors(directory, number)}
+    errors = {(error.file, error.line): error for error in _errors(directory, number)}
     failed = len(errors)
     with directory.attempt(number) as out:
         found = parts(b"".join(directory.blocks(number)))
@@ -146,14 +148,14 @@ def _mark(
             if read is None or said is None:
                 raise Damaged("its lines are more or fewer than those of the input")
             line, given, _ = read
-            if place in places and line not in errors:
+            if place in places and (where := input.file.located(line)) not in errors:
                 row = input.table.row(given) if input.table and isinstance(given, bytes) else given
-                errors[line] = repeated_id(line, _id(row, fields))
-                said = error_line(said, errors[line])
+                errors[where] = input.located(repeated_id(line, _id(row, fields)))
+                said = error_line(said, errors[where])
             out.write(said)
         if len(errors) > failed:
-            for line in sorted(errors):
-                out.error(errors[line])
+            for where in sorted(errors):
+                out.error(errors[where])
             _commit(directory, out, number)
 
 

@@ -217,10 +217,10 @@ class PlacedTree(_Placed):
 
     @property
     def digest(self) -> tuple[int, str]:
-        return _digest_of(self._found)
+        return digest_of_files(self._found)
 
 
-def _digest_of(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
+def digest_of_files(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
     """Bytes and sha256 of a directory with these files, (bytes, sha256) by name, as `merge.digest_of` tells them."""
     folders: dict[str, dict[str, tuple[int, str]]] = {}
     entries = {}
@@ -230,7 +230,7 @@ def _digest_of(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
             folders.setdefault(top, {})[rest] = known
         else:
             entries[name] = known
-    entries |= {name: _digest_of(inside) for name, inside in folders.items()}
+    entries |= {name: digest_of_files(inside) for name, inside in folders.items()}
     digest = hashlib.sha256()
     for name, (size, sha256) in sorted(entries.items()):
         digest.update(f"{name!r} {size} {sha256}\n".encode())

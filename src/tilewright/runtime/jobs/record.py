@@ -143,7 +143,8 @@ class Attempt:
         )
         self._draft.write(self.notes)
         self._draft.write(record.trailer)
-        self._draft.commit(sync_names=directory.sync_names() or self.again)
+        commit = self._draft.commit_unless_there if directory.joined else self._draft.commit
+        commit(sync_names=directory.sync_names() or self.again)
         if self._errors and self.again:
             directory.errors.move(name, directory.errors, error_name(self.number))
         return record

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ from tilewright.runtime.jobs.metrics import metrics_of
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
-from tilewright.runtime.jobs.task import DOUBTED, Assembling, Engine, Job, Reading, Settling, Task, Watch
+from tilewright.runtime.jobs.task import DOUBTED, OTHERS, Assembling, Engine, Job, Reading, Settling, Task, Watch
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
@@ -50,9 +51,14 @@ def run(
 
 
 def run_within(
-    task: Task, output: str, engine: Engine, settings: Settings | None = None, watch: Watch | None = None
+    task: Task,
+    output: str,
+    engine: Engine,
+    settings: Settings | None = None,
+    watch: Watch | None = None,
+    request: bytes = b"",
 ) -> Report:
-    """`run` for an engine whose `with` block the caller is in."""
+    """`run` for an engine whose `with` block the caller is in. request: the job as workers that join it read it."""
     settings = settings or Settings()
     if not engine.lead:
         return engine.follow(task, output, settings)
@@ -67,6 +73,7 @@ def run_within(
         began.check_before(settings.since)
         began.check()
         check_part(settings)
+        check_retry(settings)
         with (
             _held(output, shared=settings.part is not None) as directory,
             nullcontext() if settings.part else _leaving_nothing(directory),
@@ -79,6 +86,7 @@ def run_within(
             made.check_replaceable(directory, outputs, keep_others=settings.keep_others, beat=stop.check)
             with earlier.kept(put_back=engine.ends_workers) if settings.restart else nullcontext():
                 work.is_settled = True
+                work.request = request
                 report = _worked(work, manifest, began)
     engine.tell(report)
     return report
@@ -147,6 +155,21 @@ def check_part(settings: Settings) -> None:
         )
 
 
+def check_retry(settings: Settings) -> None:
+    """Raises UsageError for an engine that cannot try failed records again, and for contradicting options."""
+    if not settings.retry_failed:
+        return
+    if settings.restart or settings.part is not None:
+        other = "--restart computes" if settings.restart else "--part computes"
+        raise UsageError(f"--retry-failed computes some shards again, and {other} others", remedy="give one of them")
+    if not settings.is_supervised:  # a rank's death ends an MPI job; inline, the record would end the whole job
+        engine = settings.engine or "inline"
+        raise UsageError(
+            f"engine is {engine!r}; --retry-failed needs an engine that replaces the workers which a record ends",
+            remedy="give --engine local or --engine ray",
+        )
+
+
 @contextmanager
 def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
     """Within the block, an error that is reported to the user before the first shard removes the job's directory."""
@@ -200,13 +223,17 @@ class _Run:
         self.records = self.errors = self.computed = 0
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
-        self.facts: dict[str, object] = {}
+        self.facts: dict[str, Any] = {}
         self.claims: Claims | None = None
+        self.request = b""
         self.began: Manifest  # with the files as this run found them
         self.start = time.perf_counter()
 
     def until_whole(self) -> Report:
         self.watch.begin(self.directory.manifest.cut)
+        if self.settings.retry_failed and next(self.directory.committed(), None) is None:
+            why = "no shard of this job is computed yet, so no record has failed"
+            raise UsageError(why, path=self.directory.path, remedy="leave out --retry-failed")
         finished = self.finished()
         if finished:
             return finished
@@ -275,11 +302,12 @@ class _Run:
         found = check(self.directory, self.stop.check)
         others = [*map(spelled, self.task.outputs()[1:])] if isinstance(self.task, Assembling) else []
         if found.intact and [*(report := self.directory.sealed(REPORT, Report)).others] == others:
-            if report.figures.get(DOUBTED) and self.engine.watches:
+            doubted = report.figures.get(DOUBTED) and self.engine.watches
+            if doubted or (report.errors and self.settings.retry_failed):
                 return None  # the report and the output stay until those of this run replace them
             self.count(report.records, report.errors)
             facts = {
-                name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size")
+                name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size", OTHERS)
             } | self.facts
             return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # no merge, for one
         for number in found.bad_shards:
@@ -288,13 +316,14 @@ class _Run:
         return None
 
     def count_committed(self, watch: Watch, *, again: bool = False) -> None:
-        """again: shards with doubted records of an earlier run, which run again. Until then they stay."""
+        """again: shards with records that are tried again run again: doubted ones, or all that failed. Until then they
+        stay."""
         begin = time.perf_counter()
         self.todo = self.directory.missing()
         self.records = self.errors = 0
         for number in self.directory.committed():
             record = self.directory.record(number)
-            if record and again and record.figures.get(DOUBTED) and self.engine.watches:
+            if record and again and self.is_retried(record):
                 self.todo.append(number)
             elif record:
                 watch.committed(record, None)
@@ -302,10 +331,17 @@ class _Run:
         self.todo.sort()
         self.phase("plan", begin)
 
+    def is_retried(self, record: Record) -> bool:
+        """True if this shard of an earlier run has failed records that this run tries again."""
+        if self.settings.retry_failed:
+            return record.errors > 0
+        return bool(record.figures.get(DOUBTED)) and self.engine.watches
+
     def compute(self) -> None:
         begin = time.perf_counter()
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
+            self.directory.note_request(self.request)
             watch = self.watch
             job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, watch.at_work,
                       watch.waiting, other=self.other)  # fmt: skip
@@ -331,6 +367,7 @@ class _Run:
         self.count(record.records, record.errors)
 
     def other(self, record: Record) -> None:
+        self.facts[OTHERS] = self.facts.get(OTHERS, 0) + 1
         self.earlier.forget()
         self.watch.committed(record, None)
         self.count(record.records, record.errors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -18,9 +18,11 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a shard's figure: the number of its errors that are due to workers killed from outside
+OTHERS = "others"  # fact: the number of shards that workers which joined the job have made during the run
 FIRST = "first."  # figures of a shard that are the number of a record begin with it
 OPENINGS = 3  # attempts of a worker to open its inputs: files beside a model may change now and then, but not each time
 WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
+J = TypeVar("J", bound=Any)  # a verb's job
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -192,7 +194,8 @@ class Job:
     worker's number and the arguments of its `Beat`. waiting: takes a sentence that says why no worker runs. stop: the
     engine must check it often. claim: called just before a shard runs; False: the shard is left out, because another
     process runs or has committed it. other: takes the record of a shard that another process has committed. source: if
-    others work on the job, hands out the shards of `todo`.
+    others work on the job, hands out the shards of `todo`. join: takes a function that names the shards at work and
+    those that wait; returns a source for the latter once others have joined.
     """
 
     task: Task
@@ -207,14 +210,17 @@ class Job:
     claim: Callable[[int], bool] = always
     other: Callable[[Record], None] = lambda record: None
     source: Source | None = None
+    join: Callable[[Callable[[], tuple[list[int], list[int]]]], Source | None] = lambda shards: None
 
 
 class Engine:
     """Runs shards; the whole job is inside its `with` block. lead: this process plans, merges and reports; other ranks
     of MPI follow it. ends_workers: when `run` raises, it has stopped all workers. watches: the job survives the death
-    of a worker, so doubted records may run again."""
+    of a worker, so doubted records may run again. joinable: processes that it has not started may work on the job,
+    too."""
 
     lead = True
+    joinable = False
     ends_workers = True
     watches = True
 
@@ -223,6 +229,14 @@ class Engine:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """The base class has nothing to close."""
+
+    def share(self, job: J, shared: str) -> J:
+        """The verb's job as this process runs it, before it is checked. shared: `Settings.shared_files`."""
+        return job
+
+    def notices(self) -> list[str]:
+        """What the user is told of the workers before the work."""
+        return []
 
     def run(self, job: Job) -> None:
         """Run until all of `job.todo` is committed. Raises Interrupted if `job.stop` asks for it, or an error."""

@@ -43,7 +43,7 @@ class Keys(Protocol):
 
     def stat(self, name: str) -> Stat | None: ...
 
-    def put(self, name: str, data: bytes, *, absent: bool = False, match: str | None = None) -> str | None: ...
+    def put(self, name: str, data: bytes, *, absent: bool = False, match: Stat | None = None) -> str | None: ...
 
     def names(self, folder: str) -> dict[str, Stat]: ...
 
@@ -83,6 +83,11 @@ class Board:
         self._beat_at = (0.0, 0.0)  # of the last beat: the store's clock, and this process's
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_alive, name="tilewright-lease", daemon=True)
+
+    def watched(self) -> Board:
+        """The same for a process that only looks, and takes its own clock for the store's."""
+        self._beat_at = time.time(), time.monotonic()
+        return self
 
     def __enter__(self) -> Board:
         self._beat()
@@ -131,12 +136,12 @@ class Board:
     @contextmanager
     def leading(self, remedy: str) -> Iterator[None]:
         """Within the block this process alone plans and merges. Raises ResourceError if another one does."""
-        tag = None
+        earlier = None
         if (found := self._keys.get(LEAD)) is not None:
             if self.alive(holder := found[0].decode(errors="replace")):
                 raise self._taken(holder, remedy)
-            tag = found[1].tag
-        put = self._keys.put(LEAD, self.id.encode(), absent=tag is None, match=tag)
+            earlier = found[1]
+        put = self._keys.put(LEAD, self.id.encode(), absent=earlier is None, match=earlier)
         if put is None:
             raise self._taken("", remedy)
         try:
@@ -150,10 +155,10 @@ class Board:
         who = member_of(self._keys, holder) or "one that has just begun"
         return ResourceError(f"another run works on this job: {who}", path=self._keys.url, remedy=remedy)
 
-    def take(self, number: int, over: Claim | None = None, tag: str | None = None) -> bool:
-        """Claim a shard that nobody has; or, over the claim with this tag, one of a process that has ended."""
+    def take(self, number: int, over: Claim | None = None, match: Stat | None = None) -> bool:
+        """Claim a shard that nobody has; or, over this version of a claim, one of a process that has ended."""
         claim = msgspec.json.encode(Claim(self.id, over.tries + 1 if over else 1))
-        if self._keys.put(claim_name(number), claim, absent=tag is None, match=tag) is None:
+        if self._keys.put(claim_name(number), claim, absent=match is None, match=match) is None:
             return False
         self._mine.add(number)
         return True
@@ -163,13 +168,12 @@ class Board:
         self._mine.discard(number)
         self.member.shards, self.member.records = self.member.shards + 1, self.member.records + records
 
-    def claims(self) -> dict[int, str]:
-        """The claimed shards, and the tag of each claim."""
-        names = self._keys.names(CLAIMS)
-        return {int(last): names[name].tag for name in names if (last := name.rpartition("/")[2]).isdecimal()}
+    def claims(self) -> set[int]:
+        """The claimed shards."""
+        return {int(last) for name in self._keys.names(CLAIMS) if (last := name.rpartition("/")[2]).isdecimal()}
 
-    def left_by_the_dead(self, number: int, *, supervised: bool) -> tuple[Claim, str] | None:
-        """The claim of a shard whose process has ended, and its tag; None if the process works on it. Raises
+    def left_by_the_dead(self, number: int, *, supervised: bool) -> tuple[Claim, Stat] | None:
+        """The claim of a shard whose process has ended, and its version; None if the process works on it. Raises
         InternalError for a shard that ended too many, unless supervised."""
         got = self._keys.get(claim_name(number))
         if got is None:
@@ -186,7 +190,7 @@ class Board:
                 path=self._keys.url,
                 remedy="run the command of the job with --engine local, which makes the record to blame an error",
             )
-        return claim, got[1].tag
+        return claim, got[1]
 
     def forget(self, numbers: list[int]) -> None:
         """Delete the claims of these shards, so that anyone may run them."""
@@ -233,7 +237,7 @@ class SharedShards:
         self._left = set(todo)  # neither committed here nor known to be committed elsewhere
         self._given: set[int] = set()  # to this process's workers, at present
         self._free: list[int] = []  # in reverse order
-        self._claims: dict[int, str] = {}
+        self._claims: set[int] = set()
         self._next_look, self._misses = 0.0, 0
 
     @property
@@ -288,7 +292,7 @@ class SharedShards:
         self._board.forget(bad)
         self._left -= set(others) - set(bad)
         self._claims = self._board.claims()
-        taken = self._given | self._claims.keys()
+        taken = self._given | self._claims
         self._free, self._misses = [n for n in reversed(self._order) if n in self._left and n not in taken], 0
         now = time.monotonic()
         self._next_look = now + max(LOOK_SECONDS, LOOK_SHARE * (now - begin))

@@ -18,14 +18,15 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from tilewright.errors import InputError
 from tilewright.formats.files import naming
-from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, REQUEST, JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
 from tilewright.runtime.jobs.record import TRAILER_BYTES, error_name, part_name
 from tilewright.runtime.stores.board import CLAIMS, LEAD, WORKERS
 from tilewright.runtime.stores.objects import Objects, Stat
 
-SHARDS, ERRORS, LOGS, DELIVERED, REQUEST = "shards", "errors", "logs", "delivered.json", "job.json"
+SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
 DELIVERING = "delivering"
 TRANSFERS = 16  # at once: a request takes some milliseconds, most of them in the network
 PENDING = 64  # shards that wait for their upload; then the work waits for them
@@ -71,11 +72,13 @@ class Remote:
         numbers = list(numbers)
 
         def one(number: int) -> bool:
-            for name in (f"{ERRORS}/{error_name(number)}", f"{SHARDS}/{part_name(number)}"):
-                if found := self.store.stat(name):
-                    self._pull(name, found, False)
-            record = directory.record(number)
-            return record is not None and not directory.wrong_errors(record)
+            with suppress(InputError):  # it is not there
+                self._fetch(f"{SHARDS}/{part_name(number)}")
+                record = directory.record(number)
+                if record and record.errors:
+                    self._fetch(f"{ERRORS}/{error_name(number)}")
+                return record is not None and not directory.wrong_errors(record)
+            return False
 
         bad = [number for number, whole in zip(numbers, self._each(one, numbers), strict=True) if not whole]
         self.forget(bad)
@@ -130,18 +133,19 @@ class Remote:
             if (got := self.store.get(name)) is None or got[0] != content:
                 self.store.put(name, content)
 
-    def publish(self, record: Record) -> None:
-        """Copy a shard that is whole, its errors first."""
+    def publish(self, record: Record, *, again: bool = False) -> None:
+        """Copy a shard that is whole, its errors first. One that is there stays, unless it has changed (again)."""
         number = record.shard
         if record.errors:
-            self.store.upload(f"{ERRORS}/{error_name(number)}", self._local(ERRORS, error_name(number)))
-        self.store.upload(f"{SHARDS}/{part_name(number)}", self._local(SHARDS, part_name(number)))
+            name = f"{ERRORS}/{error_name(number)}"
+            self.store.upload(name, self._local(ERRORS, error_name(number)), keep=not again)
+        self.store.upload(f"{SHARDS}/{part_name(number)}", self._local(SHARDS, part_name(number)), keep=not again)
         self._keep(number)
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Remove these shards from the store."""
-        if names := [f"{SHARDS}/{part_name(number)}" for number in numbers]:
-            self.store.delete(names)
+        for number in numbers:
+            self.store.delete([f"{SHARDS}/{part_name(number)}", f"{ERRORS}/{error_name(number)}"])
 
     def deliver(self, directory: JobDirectory) -> None:
         """Copy the finished output and its report, and what the merge has changed."""
@@ -180,20 +184,27 @@ class Remote:
             os.makedirs(self.path, mode=0o700, exist_ok=True)
             Path(self._local(name)).write_bytes(content)
 
-    def _pull(self, name: str, found: Stat, end_alone: bool) -> None:
+    def _fetch(self, name: str, tag: str | None = None) -> None:
+        """Copy an object over a local file. Raises as `Objects.download`."""
         path = self._local(name)
         with naming(path, "write"):
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             with suppress(FileNotFoundError):
                 os.unlink(path)
+        self.store.download(name, path, tag)
+
+    def _pull(self, name: str, found: Stat, end_alone: bool) -> None:
+        path = self._local(name)
         if end_alone and found.size > TRAILER_BYTES and name.startswith(SHARDS):
             if got := self.store.get(name, TRAILER_BYTES):
+                with naming(path, "write"):
+                    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
                 with naming(path, "write"), open(path, "wb") as file:
                     file.truncate(got[1].size - len(got[0]))
                     file.seek(0, os.SEEK_END)
                     file.write(got[0])
         else:
-            self.store.download(name, path, found.tag)
+            self._fetch(name, found.tag)
 
     def _status(self, number: int) -> tuple[int, int] | None:
         with suppress(FileNotFoundError):

@@ -11,7 +11,8 @@ from tilewright.runtime.jobs import status as local
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.lease import Holder
 from tilewright.runtime.jobs.workers import WorkerDone
-from tilewright.runtime.stores.board import LEAD, WORKERS, Board, member_of
+from tilewright.runtime.stores.board import LEAD, WORKERS, Board, Keys, member_of
+from tilewright.runtime.stores.folder import FolderKeys, joined
 from tilewright.runtime.stores.remote import Remote
 from tilewright.runtime.stores.stage import url_of
 
@@ -45,26 +46,31 @@ def status(output: str) -> local.Status:
     """As `jobs.status.status`, also for an output that stands for one in a store."""
     remote = _found(output, whole=False)
     found = local.status(output)
-    if remote is None:
+    if remote:
+        return _with_workers(found, remote.store)
+    with JobDirectory(output, look=True) as directory:
+        if not joined(directory.root):
+            return found
+        keys = FolderKeys(directory.root, look=True)
+        try:
+            return _with_workers(found, keys)
+        finally:
+            keys.close()
+
+
+def _with_workers(found: local.Status, keys: Keys) -> local.Status:
+    """The status with those who work on the job now."""
+    board = Board(keys).watched()
+    names = [name.partition("/")[2] for name in sorted(keys.names(WORKERS))]
+    members = {name: who for name in names if board.alive(name) and (who := member_of(keys, name))}
+    if not members or found.state not in ("stopped", "running"):
         return found
-    workers = [name.partition("/")[2] for name in sorted(remote.store.names(WORKERS))]
-    with Board(remote.store) as board:  # to know the time of the store
-        living = [worker for worker in workers if board.alive(worker)]
-        lead = remote.store.get(LEAD)
-        holder = lead[0].decode(errors="replace") if lead else ""
-        leads = holder in living
-    members = {worker: member for worker in living if (member := member_of(remote.store, worker))}
-    done = [WorkerDone(number, member.host, member.device or "CPU", member.shards, member.records)
-            for number, member in enumerate(members.values()) if member.device]  # fmt: skip
-    if not living:
-        return replace(found, workers=done)
-    who = members.get(holder)
-    return replace(
-        found,
-        state="running" if found.state == "stopped" else found.state,
-        holder=Holder(who.host, who.pid, 0, who.since) if leads and who else None,
-        workers=done,
-    )
+    lead = keys.get(LEAD)
+    who = members.get(lead[0].decode(errors="replace")) if lead else None
+    done = [WorkerDone(number, one.host, one.device, one.shards, one.records)
+            for number, one in enumerate(members.values()) if one.device]  # fmt: skip
+    holder = Holder(who.host, who.pid, 0, who.since) if who else found.holder
+    return replace(found, state="running", holder=holder, workers=[*found.workers, *done])
 
 
 def verify(output: str) -> merge.Verified:

@@ -51,7 +51,7 @@ class ClassifyReport(Report):
 def check_paths(job: ClassifyJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
     check_records(job)
-    if job.output.endswith(".txt") or job.is_binary == job.output.endswith((".jsonl", ".parquet")):
+    if job.form == ".txt" or job.is_binary == (job.form in (".jsonl", ".parquet")):
         text = ".jsonl or .parquet"
         if job.is_binary:
             raise UsageError("the input is binary by its name, and the output is not", path=job.input,
@@ -68,7 +68,7 @@ def check_paths(job: ClassifyJob) -> None:
                 raise UsageError(parameter="--without", value="token-table", rule=rule, remedy=f"leave out {option}")
     if job.settings.max_errors and job.is_binary:
         raise UsageError("--max-errors needs a .jsonl input: a binary output cannot hold the error of a record")
-    if job.answers and job.output.endswith(".parquet"):
+    if job.answers and job.form == ".parquet":
         raise UsageError("a Parquet output cannot be compared with answers", path=job.output, remedy="write .jsonl")
     if job.answers:
         InputFile(job.answers, "answers").close()

@@ -76,7 +76,7 @@ def with_mode(job: ConvolveJob) -> ConvolveJob:
         raise UsageError(
             f"the job was begun with --mode constant, which was the default then; that of {job.kernel} is {mode} now",
             path=f"{job.output.rstrip('/')}.job",
-            remedy="give --mode constant to go on with it, another output, or --restart to throw away what was done",
+            remedy="give --mode constant to resume it, another output, or --restart to discard the finished shards",
         )
     return replace(job, mode=mode)
 

@@ -75,10 +75,10 @@ def _memory(task: ConvolveTask, kernel: Kernel, tiling: Tiling, cut: Records) ->
     return (
         Part("program", PROGRAM + ZARR * any(isinstance(one, ZarrForm | ZarrVolume) for one in (form, volume))),
         Part("compiling kernels, the first time", compiling_bytes(task.dtype)),
-        Part("the volume, held", volume.held),
+        Part("the whole volume", volume.held),
         Part("tiles and their halo", needed_bytes(tiling, dtype.itemsize, spare), RUNNING),
         Part("reading and writing", reading + writing, RUNNING),
-        Part("freed and not given back", min(writing, KEPT_FREE), MERGING),
+        Part("freed, not returned to the system", min(writing, KEPT_FREE), MERGING),
         Part("the output, read again", min(REREAD, whole), MERGING),
     )
 

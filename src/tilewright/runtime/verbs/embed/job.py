@@ -57,6 +57,7 @@ class EmbedReport(Report):
 
 def check_paths(job: EmbedJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
+    job.list_input()
     job.check_output()
     check_records_name(job.input, "input")
     if job.kind == ".bin":

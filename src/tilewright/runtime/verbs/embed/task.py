@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place, Totals
-from tilewright.runtime.load import TOKENIZER, config_of, encoder_tokenizer
+from tilewright.runtime.load import config_of, encoder_tokenizer, has_tokenizer
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.verbs.embed.job import BATCH, EmbedJob, check_paths
 from tilewright.runtime.verbs.embed.worker import EmbedWorker
@@ -45,7 +44,7 @@ def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
     if job.device != "cpu":
         raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")
     check_rungs("embed", job.settings.rungs, job.device, None, config.calls)
-    if not os.path.isfile(os.path.join(job.model, TOKENIZER)):  # vocab.json lacks the special tokens
+    if not has_tokenizer(job.model):
         remedy = "get it from where the model came: AutoTokenizer's save_pretrained writes it"
         raise InputError("the model has no tokenizer.json", path=job.model, remedy=remedy)
     modules = embedding_modules(job.model, config.hidden_size)

@@ -9,14 +9,13 @@ from tilewright.formats.completions import ANSWER
 from tilewright.formats.files import InputFile
 from tilewright.formats.sampling_fields import is_known
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.decoder import DecoderConfig
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import WITH_FIELDS, RecordsJob, check_records
 
 FEW_SEQUENCES = 16  # at once: with fewer, the products are bound by reading the weights
 COURSE_PROMPT = 16  # token ids of a prompt in a binary file
-TEXT = (".jsonl", ".txt", ".parquet")  # of all other outputs, a file holds the course's binary tokens
 
 
 @dataclass
@@ -38,7 +37,7 @@ class GenerateJob(RecordsJob):
     @property
     def is_binary(self) -> bool:
         """True if the output cannot hold errors and has equally many tokens for each prompt."""
-        return not self.output.endswith(TEXT)
+        return self.form == ".bin"
 
     @property
     def has_own_params(self) -> bool:
@@ -100,9 +99,9 @@ def check(job: GenerateJob) -> None:
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
             what = "--samples, --logprobs, --stop and --stop-id need .jsonl"
             raise UsageError(f"a binary output holds --max-tokens tokens per prompt: {what}")
-    if job.output.endswith(".txt") and job.params.n > 1:
+    if job.form == ".txt" and job.params.n > 1:
         raise UsageError("a text output holds one completion per prompt: several need .jsonl", path=job.output)
-    if job.output.endswith(".txt") and job.params.logprobs is not None:
+    if job.form == ".txt" and job.params.logprobs is not None:
         raise UsageError("a text output cannot hold log-probabilities: they need .jsonl", path=job.output)
     if job.answers:
         _check_answers(job, job.answers)
@@ -122,7 +121,7 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
 
 def check_model(job: GenerateJob, config: DecoderConfig, has_tokenizer: bool) -> None:
     """Raises UsageError for options that this model cannot fulfil for any prompt."""
-    if not has_tokenizer and (job.output.endswith(".txt") or job.params.stop):
+    if not has_tokenizer and (job.form == ".txt" or job.params.stop):
         what, instead = "the output is text", "name the output .jsonl, which then has token ids"
         if job.params.stop:
             what, instead = "--stop has text", "give --stop-id ID in place of --stop TEXT"

@@ -20,7 +20,7 @@ from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.memory import Prompts, Wanted
 from tilewright.generation.scheduler import WINDOW
 from tilewright.hardware import gpus
-from tilewright.models.decoder import DecoderConfig
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.runtime.begun import Begun
 from tilewright.runtime.devices import gpu_elsewhere, place_for
 from tilewright.runtime.fingerprint import in_force
@@ -178,7 +178,7 @@ def _outputs(job: GenerateJob, seen: Seen) -> Outputs:
     if job.is_binary:
         size = 4 * params.max_tokens * count
         return Outputs(size, counted, size)
-    if job.output.endswith(".txt"):
+    if job.form == ".txt":
         size = round(count * (params.max_tokens * seen.token_text + 1))
         return Outputs(size, False, size)
     logprobs = 0 if params.logprobs is None else LOGPROB * (1 + params.logprobs)

@@ -13,8 +13,8 @@ from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptFile, PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.decoder import DecoderConfig
-from tilewright.runtime.forced_rungs import Idle, check_rungs
+from tilewright.models.decoder_config import DecoderConfig
+from tilewright.runtime.forced_rungs import Idle, check_rungs, without_rope
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -24,10 +24,9 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import absent_fields, check_has_ids, check_tokenizer_fits
+from tilewright.runtime.text_inputs import check_has_ids, check_tokenizer_fits
 from tilewright.runtime.verbs.generate.job import (
     COURSE_PROMPT,
-    TEXT,
     GenerateJob,
     beyond_context,
     check,
@@ -35,7 +34,7 @@ from tilewright.runtime.verbs.generate.job import (
     small_batches,
 )
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
 ID_LINE = '{"id": 7, "prompt_token_ids": [1, 2]}'
@@ -59,15 +58,14 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     check_model(job, config, tokenizer is not None)
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
-    kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
+    kind = RowsTask if job.form == ".parquet" else FolderTask if job.is_folder else GenerateTask
     check_switches("generate", job.settings.without, job.device, job.dtype)
     check_forced(None if job.has_own_params else job.params, job.settings.rungs, job.device, config)
     task = kind(job, config, say, workers, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
     say(f"Checking input: {counted(task.size, 'byte')}...Done!")
-    absent = absent_fields(job.text, job.fields)
-    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config), absent):
+    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config), *notices(job)):
         if notice:
             say(notice)
     return task
@@ -100,7 +98,7 @@ class GenerateTask(RecordsTask):
         new = {name for name in ADDED if given[name] == getattr(DEFAULTS, name)}  # jobs without them go on
         sampling = {f"sampling.{name}": value for name, value in given.items() if name not in new}
         own = {name: _sealed(value) for name, value in sampling.items()}
-        form = job.output.rpartition(".")[2] if job.output.endswith(TEXT) else "binary"
+        form = "binary" if job.form == ".bin" else job.form.removeprefix(".")
         return job.fingerprint("generate") | {"count": job.count, "seed": job.seed, "output": form} | own
 
     def cut(self, shard_size: int | None) -> Cut:
@@ -114,7 +112,7 @@ class GenerateTask(RecordsTask):
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):
-            line = empty_line if self.job.output.endswith(".txt") else error_line
+            line = empty_line if self.job.form == ".txt" else error_line
             names = ("custom_id", "id") if self.job.content_field is None else ("id",)
             with closing(self.reader()) as reader:
                 assert not isinstance(reader, PromptFile)
@@ -123,7 +121,8 @@ class GenerateTask(RecordsTask):
 
 def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: DecoderConfig) -> None:
     """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
-    check_rungs("generate", rungs, device, idle_operations(params) if params else {}, config.calls)
+    idle = without_rope(config.calls) | (idle_operations(params) if params else {})
+    check_rungs("generate", rungs, device, idle, config.calls)
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:
@@ -143,6 +142,10 @@ def _sealed(value: Any) -> Value:
     if isinstance(value, tuple):
         return [f"{each[0]}: {each[1]!r}" if isinstance(each, tuple) else each for each in value]
     return value
+
+
+class FolderTask(AsFolder, GenerateTask):
+    """A generate task whose output is a folder of texts."""
 
 
 class RowsTask(AsParquet, GenerateTask):

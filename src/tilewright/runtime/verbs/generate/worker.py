@@ -24,7 +24,8 @@ from tilewright.generation.rules import failed
 from tilewright.generation.sampling import ParameterError, SamplingParams
 from tilewright.generation.scheduler import WINDOW
 from tilewright.generation.sequences import Generated, Request
-from tilewright.models.decoder import DecoderConfig, DecoderModel
+from tilewright.models.decoder import DecoderModel
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
@@ -227,9 +228,10 @@ class _Stream:
 
     def fail(self, prompt: Prompt) -> None:
         """A prompt with its error."""
-        if prompt.error is not None:
-            self.out.error(prompt.error)
-        self.results.append((prompt, []))
+        assert prompt.error is not None
+        error = self.reader.located(prompt.error)
+        self.out.error(error)
+        self.results.append((replace(prompt, error=error), []))
 
     def write(self) -> None:
         """Write all saved results."""
@@ -250,9 +252,9 @@ def parameters_of(
         if beyond := [token for token in params.stop_token_ids if token >= config.vocab_size]:
             rule = f"it is beyond the model's tokens, 0 to {config.vocab_size - 1}"
             raise ParameterError("stop_token_ids", shown(beyond[0]), rule)
-        if params.n > 1 and job.output.endswith(".txt"):
+        if params.n > 1 and job.form == ".txt":
             raise ParameterError("n", str(params.n), "a text output holds one completion per prompt")
-        if params.logprobs is not None and job.output.endswith(".txt"):
+        if params.logprobs is not None and job.form == ".txt":
             raise ParameterError("logprobs", str(params.logprobs), "a text output cannot hold log-probabilities")
         return params, prompt
     except ParameterError as error:
@@ -286,4 +288,4 @@ def _load(job: GenerateJob, report: Report, say: Say) -> DecoderModel:
 def _writer(job: GenerateJob, file: Writable) -> TokenWriter | TextWriter | CompletionWriter:
     if job.is_binary:
         return TokenWriter(file, job.params.max_tokens)
-    return TextWriter(file) if job.output.endswith(".txt") else CompletionWriter(file)
+    return TextWriter(file) if job.form == ".txt" else CompletionWriter(file)

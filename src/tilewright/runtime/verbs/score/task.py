@@ -13,9 +13,9 @@ from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.scored_texts import Pieces, ScoringLimits, pieces_of_tokens
 from tilewright.generation.scoring import slot_length
-from tilewright.models.decoder import DecoderConfig
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
-from tilewright.runtime.forced_rungs import check_rungs
+from tilewright.runtime.forced_rungs import check_rungs, without_rope
 from tilewright.runtime.inputs import Sizing, cut_lines
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -46,7 +46,7 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
     check_switches("score", job.settings.without, job.device, job.dtype)
     config, tokenizer = config_of(job.model, DecoderConfig), tokenizer_of(job.model)
     ends = eos_token_ids(job.model) or config.stop_ids
-    check_rungs("score", job.settings.rungs, job.device, {}, config.calls)
+    check_rungs("score", job.settings.rungs, job.device, without_rope(config.calls), config.calls)
     job.measure()
     if tokenizer is None:
         check_has_ids(job.text, job.model, ID_LINE)

@@ -35,13 +35,8 @@ from tilewright.errors import (
 )
 
 VERBS = {
-<<<<<<< HEAD
     "generate": "Continue prompts with GPT-2, OPT or GPT-NeoX: text, JSON lines, Parquet, or binary token ids.",
     "score": "Score given texts with GPT-2, OPT or GPT-NeoX: log-probabilities of their tokens.",
-=======
-    "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or binary token ids.",
-    "score": "Score given texts with a decoder: log-probabilities of their tokens.",
->>>>>>> score
     "classify": "Classify texts with a BERT, RoBERTa, DistilBERT or TextCNN: text, JSON lines or Parquet.",
     "embed": "Turn texts into vectors with a BERT, RoBERTa or DistilBERT: .npy, JSON lines or Parquet.",
     "draw": "Draw images with a DCGAN: .txt, .npy, .png or .bmp.",

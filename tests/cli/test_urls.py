@@ -199,8 +199,10 @@ def test_what_a_store_cannot_hold(run, store, far):
     }.items():
         code, _, errors = run(*far, *words)
         assert code == 2 and said in errors, errors
+    code, _, errors = run(*far[:-1], "s3://bucket/folder/")
+    assert code == 2 and "only single files of generate" in errors
     code, _, errors = run("draw", "--model", "portraits", "-n", "1", "-o", "s3://bucket/faces.npy")
-    assert code == 2 and "only outputs of generate and classify can be written to a store" in errors
+    assert code == 2 and "only single files of generate, classify, score and embed can be written to a store" in errors
 
 
 def test_an_object_of_others_is_kept(run, store, far):

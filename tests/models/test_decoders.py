@@ -195,3 +195,16 @@ def test_the_frequencies_are_transformers():
         wanted = 1.0 / (theta ** (torch.arange(0, rotary, 2, dtype=torch.float) / rotary))
         found = inverse_frequencies(rotary, theta)
         assert np.abs(found.view(np.int32) - wanted.numpy().view(np.int32)).max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["opt", "gpt_neox"])
+def test_init_writes_a_model_that_runs(kind, tmp_path, capsys):
+    from tilewright.cli import main
+
+    sizes = ("--layers", "1", "--heads", "2", "--width", "16", "--context", "20", "--vocab-size", "40")
+    with pytest.raises(SystemExit) as ended:
+        main(["init", kind, str(tmp_path / "m"), *sizes])
+    assert not ended.value.code, capsys.readouterr().err
+    model = load(tmp_path / "m", device="cpu")
+    assert model.network.inner == 64 and len(next(model.generate([[5]], GREEDY)).outputs[0].token_ids) >= 1
+    assert np.ptp(logits_of(model, [3, 4])) > 0

@@ -35,8 +35,8 @@ from tilewright.errors import (
 )
 
 VERBS = {
-    "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or binary token ids.",
-    "score": "Score given texts with a GPT-2: log-probabilities of their tokens.",
+    "generate": "Continue prompts with GPT-2, OPT or GPT-NeoX: text, JSON lines, Parquet, or binary token ids.",
+    "score": "Score given texts with GPT-2, OPT or GPT-NeoX: log-probabilities of their tokens.",
     "classify": "Classify texts with a BERT, RoBERTa, DistilBERT or TextCNN: text, JSON lines or Parquet.",
     "embed": "Turn texts into vectors with a BERT, RoBERTa or DistilBERT: .npy, JSON lines or Parquet.",
     "draw": "Draw images with a DCGAN: .txt, .npy, .png or .bmp.",
@@ -70,7 +70,15 @@ NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python say
 HELP = {"help_option_names": ["-h", "--help"]}
 MODELS = ("model", "source")  # what --model and convert's SRC are called
 READ = ("input", "kernel", "mine", "answers", "validate", "reference")  # options that name files
-STORED = ("generate", "classify", "status", "verify", "work")  # verbs whose output may be the URL of an object
+STORED = (
+    "generate",
+    "classify",
+    "score",
+    "embed",
+    "status",
+    "verify",
+    "work",
+)  # verbs whose output may be the URL of an object
 WRITTEN = ("output", "image", "trace", "destination")
 TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
@@ -154,11 +162,12 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
             found[name] = fetch(given, folder=name in MODELS)
         elif (path := local_path(given)) is not None:
             found[name] = path
-        elif name == "output" and verb in STORED:
-            job = given if verb in ("generate", "classify") else given.removesuffix("/").removesuffix(".job")
+        elif name == "output" and verb in STORED and not given.endswith("/"):
+            job = given if verb in STORED[:4] else given.removesuffix("/").removesuffix(".job")
             found[name] = opened.enter_context(staged(job))
         else:
-            what = f"the {name} is the URL {given!r}; only outputs of generate and classify can be written to a store"
+            verbs = f"{', '.join(STORED[:3])} and {STORED[3]}"
+            what = f"the {name} is the URL {given!r}; only single files of {verbs} can be written to a store"
             raise UsageError(what, remedy="write to a local file, and copy it")
     return found
 

@@ -277,7 +277,7 @@ def options_without_effect(options: Options) -> str:
 
 @verb(Options)
 def generate(options: Options) -> None:
-    """Continue prompts with a GPT-2.
+    """Continue prompts with a GPT-2, an OPT, a GPT-NeoX or a Pythia.
 
     \b
     tilewright generate --model poet -i lines.txt -o verse.txt --max-tokens 64 --temperature 0.7
@@ -330,7 +330,7 @@ def _banner(options: Options) -> str:
     if unused := options_without_effect(options):
         say(unused, err=True)
     rows = {
-        "Model": f"GPT-2, {options.model}",
+        "Model": options.model,
         "Input": options.input,
         "Output": options.output,
         "Prompts": "all" if options.count is None else f"{options.count:,}",

@@ -96,7 +96,7 @@ def job_of(options: Options) -> ScoreJob:
 
 @verb(Options)
 def score(options: Options) -> None:
-    """Score texts with a GPT-2: the log-probability of each given token.
+    """Score texts with a GPT-2, an OPT, a GPT-NeoX or a Pythia: the log-probability of each given token.
 
     \b
     tilewright score --model poet -i questions.jsonl -o scores.jsonl

@@ -332,7 +332,7 @@ def _check_batch_line(record: Any) -> None:
     if record.method != "POST":
         raise BadLine(f"is {record.method[:40]!r}; POST is wanted", "method")
     if record.url == CHAT or record.body.messages is not msgspec.UNSET:
-        raise BadLine(f"asks for a chat, and GPT-2 has no chat template; use {COMPLETIONS} with a prompt", "url")
+        raise BadLine(f"asks for a chat, and chat templates are not applied; use {COMPLETIONS} with a prompt", "url")
     if record.url != COMPLETIONS:
         raise BadLine(f"is {record.url[:80]!r}; {COMPLETIONS} is wanted", "url")
 

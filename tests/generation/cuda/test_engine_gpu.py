@@ -14,7 +14,7 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.generation import language_model
 from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.sequences import Request
-from tilewright.models import gpt2
+from tilewright.models import decoder
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.attention.operands import DeviceCache
 
@@ -71,7 +71,7 @@ def small_lanes(monkeypatch):
 
     stand_ins = StandIns()
     for name in ("embedding", "layernorm", "matmul", "matmul_argmax", "prepare", "prepare_argmax"):
-        monkeypatch.setattr(gpt2, name, getattr(stand_ins, name))
+        monkeypatch.setattr(decoder, name, getattr(stand_ins, name))
     for name in ("checked_spans", "append", "attend", "append_and_attend"):
         monkeypatch.setattr(attention, name, getattr(stand_ins, name))
     monkeypatch.setattr(drawing, "draw", stand_ins.draw)
@@ -149,12 +149,12 @@ def unpatched(patch) -> None:
     """The operations themselves, for a model on the CPU."""
     from tilewright.ops import embedding, layernorm, matmul, matmul_argmax
 
-    patch.setattr(gpt2, "embedding", embedding.embedding)
-    patch.setattr(gpt2, "layernorm", layernorm.layernorm)
-    patch.setattr(gpt2, "matmul", matmul.matmul)
-    patch.setattr(gpt2, "matmul_argmax", matmul_argmax.matmul_argmax)
-    patch.setattr(gpt2, "prepare", matmul.prepare)
-    patch.setattr(gpt2, "prepare_argmax", matmul_argmax.prepare)
+    patch.setattr(decoder, "embedding", embedding.embedding)
+    patch.setattr(decoder, "layernorm", layernorm.layernorm)
+    patch.setattr(decoder, "matmul", matmul.matmul)
+    patch.setattr(decoder, "matmul_argmax", matmul_argmax.matmul_argmax)
+    patch.setattr(decoder, "prepare", matmul.prepare)
+    patch.setattr(decoder, "prepare_argmax", matmul_argmax.prepare)
     patch.setattr(language_model, "backend", BACKEND)
 
 

@@ -244,7 +244,7 @@ def test_no_slurm(there, monkeypatch):
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(()), "'' is no job; it must be one of generate, classify"),
+        (Request(()), "'' is no job; it must be one of generate, score, classify"),
         (Request(("doctor",)), "'doctor' is no job"),
         (Request((*COMMAND, "--engine", "local")), "the script gives the command its --engine"),
         (Request((*COMMAND, "--grace=5")), "the script gives the command its --grace"),

@@ -1,5 +1,6 @@
 """MPI on two nodes that share no files: the same bytes, and each file is sent to a node once."""
 
+import gzip
 import json
 import os
 import signal
@@ -116,6 +117,19 @@ def test_a_shared_folder(nodes, shared, sent):
     assert ("sent" in report["job"]) == sent
     assert out.read_bytes() == Path("whole.npy").read_bytes()
     assert {path.name for path in nodes.folder.iterdir() if path.name.startswith(".")} == set()
+
+
+@pytest.mark.long
+def test_a_compressed_input(nodes):
+    """It is sent as it is, and keeps its name. A directory of inputs is refused."""
+    os.mkdir("in")
+    with gzip.open("in/a.txt.gz", "wb") as file:
+        file.write(b"".join(b"A fine film, number %d.\n" % n for n in range(300)))
+    job = ("classify", "--model", "critic", "--shard-size", "1K", "-i")
+    alone(*job, "in/a.txt.gz", "-o", "whole.jsonl")
+    assert ranks(nodes, *job, "in/a.txt.gz", "-o", "out.jsonl", each=1)["job"]["sent"]["nodes"] == 1
+    assert Path("out.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+    assert "one file alone can be sent as input" in ranks(nodes, *job, "in", "-o", "all.jsonl", each=1, code=2)
 
 
 @pytest.mark.long

@@ -80,9 +80,7 @@ def test_shards_of_an_ended_worker_are_taken_over(keys, monkeypatch):
             keys.delete([f"workers/{left.id}"])
             mine._next_look = 0.0
             assert mine.next() == 0
-        assert [*keys.names("claims")] == ["claims/00000", "claims/00001"], (
-            "it is no longer the first worker's to delete"
-        )
+        assert [*keys.names("taken")] == ["taken/00000", "taken/00001"], "it is no longer the first worker's to delete"
     assert keys.names() == {}
 
 
@@ -109,8 +107,8 @@ def test_a_killed_process_of_this_host_is_known_at_once(keys):
 def test_a_shard_that_ends_every_process(keys, monkeypatch):
     with Board(keys) as board:
         board.take(0, Claim("gone", TRIES - 1), None)
-        assert keys.get("claims/00000")[0] == b'{"worker":"%s","tries":%d}' % (board.id.encode(), TRIES)
-        keys.put("claims/00000", b'{"worker":"gone","tries":%d}' % TRIES)
+        assert keys.get("taken/00000")[0] == b'{"worker":"%s","tries":%d}' % (board.id.encode(), TRIES)
+        keys.put("taken/00000", b'{"worker":"gone","tries":%d}' % TRIES)
         with pytest.raises(InternalError, match="shard 0 was begun by 4 processes, and each of them ended"):
             shards(board, [0]).next()
         assert shards(board, [0], supervised=True).next() == 0
@@ -188,7 +186,7 @@ def test_workers_join_are_killed_and_leave(place, s3, engine, output, monkeypatc
     assert left["mine"] > 0 and left["done"] < left["shards"] == 60 == stayed["done"] and stayed["mine"] > 0
     if output == "local":
         place.check()
-        assert os.listdir(f"{place.output}.job/claims") == []
+        assert os.listdir(f"{place.output}.job/taken") == []
     else:
         assert bytes(obstore.get(keys, "far/out").bytes()) == place.squares
     assert len(place.begun()) < 60 + 12, "few shards ran twice"

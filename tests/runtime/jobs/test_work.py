@@ -27,15 +27,15 @@ def _keys(place):
 
 
 def test_a_folder_keeps_the_conditions_of_a_store(keys):
-    assert keys.put("claims/0", b"1", absent=True)
-    found = keys.stat("claims/0")
-    assert keys.put("claims/0", b"2", absent=True) is None
-    other = keys.put("claims/0", b"3", match=found)
-    assert other and keys.put("claims/0", b"4", match=found) is None and keys.put("claims/1", b"4", match=found) is None
-    assert keys.get("claims/0")[0] == b"3" and keys.get("claims/1") is None
-    assert [*keys.names("claims")] == ["claims/0"]
-    keys.delete(["claims/0", "claims/1"])
-    assert keys.names("claims") == {}
+    assert keys.put("taken/0", b"1", absent=True)
+    found = keys.stat("taken/0")
+    assert keys.put("taken/0", b"2", absent=True) is None
+    other = keys.put("taken/0", b"3", match=found)
+    assert other and keys.put("taken/0", b"4", match=found) is None and keys.put("taken/1", b"4", match=found) is None
+    assert keys.get("taken/0")[0] == b"3" and keys.get("taken/1") is None
+    assert [*keys.names("taken")] == ["taken/0"]
+    keys.delete(["taken/0", "taken/1"])
+    assert keys.names("taken") == {}
 
 
 class Helper:
@@ -78,7 +78,7 @@ def test_a_run_shares_its_shards_with_a_worker_that_joins(place, engine, monkeyp
     assert report.computed == 8 and report.records == 40
     begun = [shard for shard, _, _ in place.begun()]
     assert sorted(begun) == [*range(10)] and begun.index(7) < begun.index(3)
-    assert [os.listdir(f"{place.output}.job/{name}") for name in ("claims", "workers")] == [[], []]
+    assert [os.listdir(f"{place.output}.job/{name}") for name in ("taken", "workers")] == [[], []]
     assert report.facts["others"] == 2
     assert run(place.task(), place.output, Joinable(engine())).computed == 0
 

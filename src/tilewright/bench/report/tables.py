@@ -18,7 +18,9 @@ from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.ops.core.ladder import Ladder
 
 T = TypeVar("T")
-UNITS = {"sentiment": "sentences/s", "gpt2": "tokens/s", "dcgan": "images/s", "volumes": "planes/s"}  # of a job's rows
+UNITS = {  # of a job's rows
+    "sentiment": "sentences/s", "embed": "texts/s", "gpt2": "tokens/s", "dcgan": "images/s", "volumes": "planes/s",
+}  # fmt: skip
 ABOVE = 1.03  # of the roof: below that it is the spread of both measurements
 WHY_ABOVE = (
     "The roof counts the plain method's arithmetic and bytes in the dtype of the data. A rung passes it if it computes "

@@ -18,6 +18,7 @@ from typing import Any
 
 from tilewright.errors import InternalError, ResourceError, UsageError, counted
 from tilewright.formats.files import naming
+from tilewright.formats.many_files import is_many
 from tilewright.runtime.jobs.directory import MANIFEST, STAGE, JobDirectory, Record
 from tilewright.runtime.jobs.record import error_name, part_name
 from tilewright.runtime.jobs.task import J
@@ -127,8 +128,13 @@ class Staging:
         return Offer(job, files, folders, probe)
 
     def _send(self, leaders: Any, offer: Offer, *, sees: bool, lacking: int) -> None:
-        """Send all files from rank 0 to the first rank of each node that lacks them. Raises UsageError for a trace, to
-        which these nodes could not write."""
+        """Send all files from rank 0 to the first rank of each node that lacks them. Raises UsageError for an input of
+        many files, and for a trace, to which these nodes could not write."""
+        if hasattr(offer.job, "source") and offer.job.input and is_many(offer.job.input):
+            what = (
+                f"{lacking} of {leaders.size} nodes do not see the job's files, and one file alone can be sent as input"
+            )
+            raise UsageError(what, path=offer.job.input, remedy="give one file, or use a shared file system")
         if offer.job.settings.trace:
             what = f"{lacking} of {leaders.size} nodes do not see the job's files, and could not write the trace"
             raise UsageError(
@@ -163,7 +169,7 @@ def staged(offer: Offer, folder: str) -> Any:
             os.makedirs(os.path.dirname(changed[name]), exist_ok=True)
             changed[name] += "/" * (path.endswith("/") or name in offer.folders)
     known = {one.name for one in fields(job)}
-    changed |= {name: None for name in LEADS if name in known}
+    changed |= {name: None for name in (*LEADS, "source") if name in known}
     settings = replace(job.settings, restart=False, keep_others=False, since=None)
     return replace(job, **changed, settings=settings)
 

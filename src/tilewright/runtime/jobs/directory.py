@@ -11,7 +11,7 @@ part-claims          the shards that parts which help each other run now (claims
 contents.json        the sha256 of its large input files
 output               the output that shards write in place, until it is renamed
 report.json          the report of the finished job
-job.json             the job, for workers that join it: their leases are in claims/ and workers/ (stores/board.py)
+job.json             the job, for workers that join it: their leases are in taken/ and workers/ (stores/board.py)
 made.json            the files at its outputs' names that it may replace (made.py)
 metrics.prom         the progress of the last run, for Prometheus (metrics.py)
 ended.json           the bad records, if --max-errors has stopped the run

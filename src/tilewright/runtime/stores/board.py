@@ -1,7 +1,7 @@
 """Who works on which shard of a shared job: leases that any store can hold.
 
 workers/ID      a process; it is written again every BEAT_SECONDS, and one that is older than LEASE_SECONDS has ended
-claims/00042    the process that has taken a shard, and how many had it before
+taken/00042     the process that has taken a shard, and how many had it before
 lead            the process that merges
 
 All ages are differences of two times of the store's own clock, so the clocks of the machines need not agree. A lease
@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Protocol
@@ -28,8 +28,9 @@ from tilewright.runtime.stores.objects import Stat
 LEASE_SECONDS = 30.0
 BEAT_SECONDS = 7.0
 KNOWN_SECONDS = 2.0  # that the state of another process is believed
-LEAD, CLAIMS, WORKERS = "lead", "claims", "workers"
+LEAD, CLAIMS, WORKERS = "lead", "taken", "workers"
 LOOK_SECONDS, LOOK_SHARE = 0.5, 20  # between two looks at the whole job: at least so long, and times as long as a look
+MOST_SECONDS = 10.0  # that a look is put off on a slow store: shards of ended processes wait so long
 MISSES = 3  # shards in a row that others had taken; then it is time for a look
 TRIES = 4  # processes that a shard may end; schedule.KILLS for one that is killed from outside
 
@@ -221,7 +222,8 @@ def member_of(keys: Keys, worker: str) -> Member | None:
 
 class SharedShards:
     """A `task.Source`. Shards come in the order of `todo`. done: names the committed shards. elsewhere: takes those
-    that others have committed, and returns the damaged ones. supervised: a shard that ended its processes may run."""
+    that others have committed, and returns the damaged ones. supervised: a shard that ended its processes may run.
+    again: shards that are there, and that this process makes anew."""
 
     def __init__(
         self,
@@ -231,9 +233,11 @@ class SharedShards:
         elsewhere: Callable[[list[int]], list[int]],
         *,
         supervised: bool,
+        again: Set[int] = frozenset(),
     ) -> None:
         self._board, self._done, self._elsewhere = board, done, elsewhere
         self._order, self._supervised = todo, supervised
+        self._again = again
         self._left = set(todo)  # neither committed here nor known to be committed elsewhere
         self._given: set[int] = set()  # to this process's workers, at present
         self._free: list[int] = []  # in reverse order
@@ -287,7 +291,7 @@ class SharedShards:
     def _look(self) -> None:
         """See what others have committed and claimed."""
         begin = time.monotonic()
-        others = sorted((self._left & self._done()) - self._given)
+        others = sorted((self._left & self._done()) - self._given - self._again)
         bad = self._elsewhere(others) if others else []
         self._board.forget(bad)
         self._left -= set(others) - set(bad)
@@ -295,4 +299,4 @@ class SharedShards:
         taken = self._given | self._claims
         self._free, self._misses = [n for n in reversed(self._order) if n in self._left and n not in taken], 0
         now = time.monotonic()
-        self._next_look = now + max(LOOK_SECONDS, LOOK_SHARE * (now - begin))
+        self._next_look = now + min(max(LOOK_SECONDS, LOOK_SHARE * (now - begin)), MOST_SECONDS)

@@ -43,6 +43,7 @@ class _Join:
     def __init__(self, job: Job, engine: Engine, opened: ExitStack) -> None:
         self._job, self._engine, self._opened = job, engine, opened
         self.source: SharedShards | None = None
+        self._again = set(job.todo) & set(job.directory.committed())  # such as those with failed records
 
     def join(self, shards: Callable[[], tuple[list[int], list[int]]]) -> Source | None:
         """As `Job.join`."""
@@ -56,7 +57,12 @@ class _Join:
         for number in running:
             board.take(number)
         self.source = SharedShards(
-            board, waiting, lambda: set(job.directory.committed()), self._others, supervised=self._engine.watches
+            board,
+            waiting,
+            lambda: set(job.directory.committed()),
+            self._others,
+            supervised=self._engine.watches,
+            again=self._again,
         )
         return self.source
 

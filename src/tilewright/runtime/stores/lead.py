@@ -49,8 +49,9 @@ def check_engine(settings: Settings) -> None:
 def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Settings, watch: Watch,
          request: bytes) -> Report:  # fmt: skip
     found = remote.manifest()
-    finished = remote.delivered() if found else False
-    if settings.keep_others and not finished and not remote.delivering() and Objects(remote.url).stat(""):
+    delivered = remote.delivered() if found else False
+    finished = delivered and not settings.retry_failed
+    if settings.keep_others and not delivered and not remote.delivering() and Objects(remote.url).stat(""):
         raise UsageError("there is an object at the output's URL that this job has not made", path=remote.url,
                          remedy="choose another output, or give --force to replace it")  # fmt: skip
     if settings.restart:

@@ -4,7 +4,7 @@ manifest.json, contents.json, shards/, errors/, report.json   as in a local job 
 job.json         the job itself, for workers that join it
 logs/            what the workers said
 delivered.json   the ETag of the output that the report is of; an object `delivering` while the output is replaced
-lead, claims/, workers/   who works on it (board.py); claims/ and workers/ are removed when the output is there
+lead, taken/, workers/   who works on it (board.py); taken/ and workers/ are removed when the output is there
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -19,7 +20,7 @@ from tilewright.runtime.stores.inputs import fetch
 from tilewright.runtime.stores.urls import is_url
 from tilewright.simd import cache
 
-VERBS = ("classify", "convolve", "draw", "generate")
+VERBS = ("classify", "convolve", "draw", "embed", "generate", "score")
 DECIDING = ("device", "dtype", "rungs", "without", "batch_size")  # settings that a worker takes from the job
 PATHS = ("model", "input", "kernel", "image", "table_path")  # fields that may be paths
 SAME = "start it from the installation that the job was begun with"
@@ -37,7 +38,8 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 def request_of(job: Any) -> bytes:
     """The content of job.json. job: the dataclass of a verb's options; its output is left out."""
     verb = type(job).__module__.split(".")[-2]
-    fields = msgspec.to_builtins(job)
+    fields = msgspec.to_builtins(replace(job, source=None) if hasattr(job, "source") else job)
+    fields.pop("source", None)  # what was found of the input: each worker finds it again
     fields["output"], fields["answers"] = "", None  # a worker compares nothing
     fields["settings"] = {name: fields["settings"][name] for name in DECIDING}
     for name in PATHS:
@@ -47,12 +49,14 @@ def request_of(job: Any) -> bytes:
 
 
 def _portable(path: str) -> str:
+    if path.startswith("@"):  # a list of names
+        return f"@{os.path.abspath(path[1:])}"
     url = as_urls(os.path.abspath(path))
     if is_url(url):
         return url
     if os.path.dirname(url) == str(FOLDER) and (name := os.path.basename(url)) in NAMES:
         return name
-    return url if os.path.lexists(path) else path  # such as the name of a convolution's kernel
+    return url if os.path.lexists(path) or glob.has_magic(path) else path  # such as the name of a convolution's kernel
 
 
 def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]]:
@@ -72,8 +76,9 @@ def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]
     verbs = f"tilewright.runtime.verbs.{request.verb}"
     kind = getattr(import_module(f"{verbs}.job"), f"{request.verb.capitalize()}Job")
     try:
-        job = msgspec.convert(request.job, type=kind, strict=False)
-    except msgspec.MsgspecError as error:
+        hints = get_type_hints(kind)
+        job = kind(**{name: msgspec.convert(value, hints[name], strict=False) for name, value in request.job.items()})
+    except (msgspec.MsgspecError, KeyError, TypeError, UsageError) as error:
         raise UsageError(f"this is not a job that can be joined: {error}", path=where, remedy=SAME) from error
     job = replace(job, output=output)
     for name in PATHS:

@@ -59,7 +59,8 @@ class DecoderModel(LanguageModel):
     weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
     read-only. dtype: accuracy class of the products, "float32" or "bfloat16", on a GPU "float16" too; keys and values
     are cached in it. device: "cpu" or "cuda", where the weights are copied once. without: optimisations that are
-    switched off: "kv-cache", "prefix-sharing", on a GPU "pinned", "overlap" and "graphs" too; none changes bits.
+    switched off: "kv-cache", "prefix-sharing", on a GPU "pinned", "overlap" and "graphs" too. On a GPU
+    "kv-cache" may change the last bits; the others change none.
     Raises InputError if a tensor is missing, too many or of another shape, UsageError for another device, dtype or
     switch.
     """

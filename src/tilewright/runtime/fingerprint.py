@@ -52,7 +52,7 @@ def fingerprint(verb: str, settings: Settings, dtype: str) -> dict[str, Value]:
     fields["device"] = device_class(settings.device)
     if settings.without:
         fields[SWITCHES] = [*sorted(settings.without)]
-    if changed := changing_bits(settings.without):
+    if changed := changing_bits(settings.without, settings.device):
         fields["without"] = [*changed]
     return fields | {f"rung.{op}": name for op, name in sorted(settings.rungs.items())}
 

@@ -194,7 +194,8 @@ def _noticed(found: JobPlan) -> list[str]:
     """Records that get an error; prompts that get fewer tokens than asked for, or have fields without effect."""
     figures, lines, about = found.figures, [], "" if found.counted else "about "
     if bad := figures.get("bad"):
-        lines.append(f"bad {found.unit}: {about}{bad:,}, each gets an error; the first: {figures['first_bad']}")
+        first = f"; the first: {figures['first_bad']}" if figures.get("first_bad") else ""
+        lines.append(f"bad {found.unit}: {about}{bad:,}, each gets an error{first}")
     if figures.get("cut"):
         lines.append(f"prompts whose new tokens do not all fit in the model's context: {about}{figures['cut']:,}")
     if figures.get("undrawn"):

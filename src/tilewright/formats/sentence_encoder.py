@@ -106,7 +106,8 @@ class SentenceEncoder:
         for first in range(0, len(contents), TEXTS):
             block = contents[first : first + TEXTS]
             texts = iter(self._tokenizer.encode_batch([text for text in block if isinstance(text, str)]))
-            pairs = iter(self._tokenizer.encode_pairs([pair for pair in block if isinstance(pair, Pair)], self.length))
+            both_texts = [pair for pair in block if isinstance(pair, Pair)]
+            pairs = iter(self._tokenizer.encode_pairs(both_texts, self.length) if both_texts else ())
             for content in block:
                 if isinstance(content, Pair):
                     both, seconds[len(rows)], shorter = next(pairs)

@@ -331,6 +331,8 @@ def _kind_at(path: str | os.PathLike[str]) -> str:
 def _older_files(path: str | os.PathLike[str]) -> list[str]:
     """The files that stand for tokenizer.json: vocab.txt of a BERT, of others vocab.json and merges.txt.
     Raises InputError for one of these two without the other."""
+    if not any(os.path.isfile(os.path.join(path, part)) for part in (WORDS, VOCAB, MERGES)):
+        return []
     kind = _kind_at(path)
     words = kind in CONFIGS and kind != "roberta"
     files = [os.path.join(path, part) for part in ((WORDS,) if words else (VOCAB, MERGES))]

@@ -18,7 +18,7 @@ from tilewright.bench.workloads.gpt2 import Setting, Workload, accuracy, check, 
 from tilewright.bench.workloads.gpt2_engines import Engine, ours
 from tilewright.errors import InternalError, UsageError
 from tilewright.generation import attention
-from tilewright.models import gpt2 as model_module
+from tilewright.models import decoder as model_module
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.ops.core.launch import threads
 from tilewright.runtime.convert.models import init_gpt2

@@ -1,6 +1,6 @@
 """Where the time of a generation goes: each operation of the model.
 
-On a CPU with calls, rate and share of the roof: the functions that `models.gpt2` calls are replaced in its namespace
+On a CPU with calls, rate and share of the roof: the functions that `models.decoder` calls are replaced in its namespace
 for the duration; the model is not changed. The rest of the time is Python: the batch, the choice of tokens, the
 results. On a GPU its kernels by operation, and the time in which no kernel runs.
 """
@@ -23,7 +23,7 @@ from tilewright.bench.results import Row
 from tilewright.bench.roofs import measured_roofs
 from tilewright.bench.roofs.limits import Roofs
 from tilewright.generation import attention
-from tilewright.models import gpt2
+from tilewright.models import decoder
 from tilewright.ops.attention.operands import SPAN, Cache
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.gemm.operands import Packed
@@ -89,7 +89,7 @@ def _rows_twice(name: str) -> Cost:
     return cost
 
 
-CALLERS = (gpt2, attention)  # modules whose operations are timed
+CALLERS = (decoder, attention)  # modules whose operations are timed
 COSTS: dict[str, Cost] = {
     "matmul": _matmul, "matmul_argmax": _matmul_argmax, "attend": _attend, "append": _append,
     "layernorm": _rows_twice("layernorm"), "embedding": _rows_twice("embedding"),
@@ -97,7 +97,7 @@ COSTS: dict[str, Cost] = {
 
 
 HEAD, TOKENS, IDLE = "LM head and argmax", "choice of tokens, copies", "no kernel runs"
-KERNELS = {  # those that models.gpt2 starts -> the operation
+KERNELS = {  # those that models.decoder starts -> the operation
     "product": "matmul", "split": "limbs of activations", "best_product": HEAD, "best_tile": HEAD,
     "registers": "layernorm", "chunks": "layernorm", "gather": "embedding", "append": "append",
     "attend": "attention, prompts", "append_and_attend": "attention, prompts",

@@ -13,6 +13,7 @@ import msgspec
 
 from tilewright.errors import UsageError
 from tilewright.formats.fetched import as_urls
+from tilewright.formats.files import path_of, spelled
 from tilewright.runtime.fingerprint import own_version
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.named_models import FOLDER, NAMES
@@ -44,7 +45,7 @@ def request_of(job: Any) -> bytes:
     fields["settings"] = {name: fields["settings"][name] for name in DECIDING}
     for name in PATHS:
         if isinstance(given := fields.get(name), str):
-            fields[name] = _portable(given)
+            fields[name] = spelled(_portable(given))
     return msgspec.json.encode(Request(verb, own_version(), cache.sources().hex()[:16], fields)) + b"\n"
 
 
@@ -77,6 +78,9 @@ def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]
     kind = getattr(import_module(f"{verbs}.job"), f"{request.verb.capitalize()}Job")
     try:
         hints = get_type_hints(kind)
+        for name in PATHS:
+            if isinstance(given := request.job.get(name), str):
+                request.job[name] = path_of(given)
         job = kind(**{name: msgspec.convert(value, hints[name], strict=False) for name, value in request.job.items()})
     except (msgspec.MsgspecError, KeyError, TypeError, UsageError) as error:
         raise UsageError(f"this is not a job that can be joined: {error}", path=where, remedy=SAME) from error

@@ -278,7 +278,7 @@ REFUSED = [
     ({"model": "plain", "params": SamplingParams(stop="x")}, UsageError, "no tokenizer"),
     ({"batch_memory": 100}, ResourceError, "take .* bytes; 100 are allowed"),
     ({"answers": "gone"}, InputError, "no such answers"),
-    ({"model": "textcnn"}, InputError, "is a textcnn; a gpt2 is wanted"),
+    ({"model": "textcnn"}, InputError, "is a textcnn; a gpt2 or opt or gpt_neox is wanted"),
     (
         {"input": "in.bin", "output": "o.bin", "params": SamplingParams(temperature=0, max_tokens=60)},
         UsageError,

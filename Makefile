@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python
 
-.PHONY: help setup demo check test test-long test-gpu bench bench-gpu report reference docs clean
+.PHONY: help setup demo check test test-long test-gpu test-slurm bench bench-gpu report reference docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,11 +37,17 @@ test: check ## everything that has to hold, in minutes on 2 cores
 	$(RUN) -m pytest -n 2 --dist loadfile -m "not long" $(ARGS)
 
 test-long: $(VENV)/.test ## the same and the tests that take longer
+	$(BIN)/pip install --quiet --editable '.[test,ray]'
 	$(RUN) -m pytest $(ARGS)
 
 test-gpu: $(VENV)/.test ## the kernels for GPUs on this machine's GPU; `make test` runs them as Python
 	$(BIN)/pip install --quiet --editable '.[gpu]'
 	TILEWRIGHT_GPU=1 $(RUN) -m pytest -k gpu $(ARGS)
+
+test-slurm: $(VENV)/.test ## the scripts of `tilewright slurm` on a Slurm that this starts; Debian: slurm-wlm, munge
+	@PATH="$$PATH:/usr/sbin"; command -v slurmctld slurmd munged > /dev/null || \
+	  { echo "Slurm is not installed. On Debian: apt-get install slurm-wlm munge"; exit 2; }
+	$(RUN) -m pytest tests/runtime/jobs/test_slurm_cluster.py $(ARGS)
 
 bench: $(VENV)/.test ## measure every ladder, all four jobs and their workers on this machine's CPU, into results/
 	$(RUN) -m tilewright ladder all --save

@@ -1,5 +1,6 @@
 """A store of objects for tests: in this process's memory, or a real S3 server on this machine."""
 
+import logging
 import os
 import urllib.request
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ def s3_server():
     """The environment of processes that reach an S3 server (moto's), which has the bucket of BUCKET."""
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it says each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

@@ -5,6 +5,8 @@ random, one or two workers, and a moment for the kill. The victim is the process
 worker. As soon as a run ends by itself, the outputs must be those of an undisturbed run, and the job is begun anew.
 """
 
+import csv
+import gzip
 import json
 import os
 import shutil
@@ -17,11 +19,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bert_models import random_texts, saved
 from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.jobs.merge import digest_of, verify
 
 WORKERS_CHANCE = 0.08  # of a run with two workers: their start takes twenty times as long as a run without
 THREADS = ("1", "2")
+BYTES = {"--shard-size": ("900", "1500", "4000")}  # of JSON lines
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,25 @@ class Case:
         ]
 
 
-def _generate(input, output, **flips):
+def _generate(input, output, more=(), **flips):
     flips = {"--threads": THREADS, "--max-batch-memory": ("200K", "1M", "4M"), **flips}
     sampled = ("--temperature", "1", "--max-tokens", "3")
-    return Case(("generate", "-p", "gpt2", "-i", input, *sampled), output, flips)
+    return Case(("generate", "-p", "gpt2", "-i", input, *sampled, *more), output, flips)
 
 
-def _classify(input, output, **flips):
+def _score(input, output, **flips):
+    flips = {"--threads": THREADS, "--max-batch-memory": ("200K", "1M", "4M"), **flips}
+    return Case(("score", "-p", "gpt2", "-i", input), output, flips)
+
+
+def _classify(input, output, more=(), **flips):
     flips = {"--threads": THREADS, "--batch-size": ("1", "7", "64", "1000"), **flips}
-    return Case(("classify", "-p", "textcnn", "-i", input), output, flips)
+    return Case(("classify", "-p", "textcnn", "-i", input, *more), output, flips)
+
+
+def _embed(output):
+    flips = {"--threads": THREADS, "--batch-size": ("1", "7", "64", "1000"), **BYTES}
+    return Case(("embed", "-p", "bert", "-i", "embed.jsonl"), output, flips)
 
 
 def _draw(given, output, image):
@@ -64,14 +78,22 @@ def _convolve(input, output):
     return Case(("convolve", "-i", input, "-k", "kernel.npy"), output, flips)
 
 
-BYTES = {"--shard-size": ("900", "1500", "4000")}  # of JSON lines
 CASES = {
     "generate jsonl to jsonl": _generate("generate.jsonl", "out.jsonl", **BYTES),
     "generate jsonl to parquet": _generate("generate.jsonl", "out.parquet", **BYTES),
     "generate parquet to jsonl": _generate("generate.parquet", "out.jsonl"),
+    "score jsonl to jsonl": _score("score.jsonl", "out.jsonl", **BYTES),
+    "score parquet to parquet": _score("score.parquet", "out.parquet"),
     "classify jsonl to parquet": _classify("classify.jsonl", "out.parquet", **BYTES),
+    "classify csv.gz to jsonl": _classify("classify.csv.gz", "out.jsonl", ("--keep", "note"), **BYTES),
+    "classify files to jsonl": _classify("many", "out.jsonl", **BYTES),
+    "classify files to a file each": _classify("many", "out/", ("--per-input",), **BYTES),
+    "generate jsonl to parts": _generate("generate.jsonl", "out/", ("--shard-size", "1500")),
+    "generate jsonl.zst to parquet": _generate("generate.jsonl.zst", "out.parquet", ("--keep", "id=name"), **BYTES),
     "classify parquet to parquet": _classify("classify.parquet", "out.parquet"),
     "classify binary to binary": _classify("classify.bin", "out.bin", **{"--shard-size": ("24", "60")}),
+    "embed jsonl to npy": _embed("out.npy"),
+    "embed jsonl to parquet": _embed("out.parquet"),
     "draw npy to npy": _draw(("-i", "noise.npy"), "out.npy", "grid.png"),
     "draw seed to folder": _draw(("-n", "24", "--seed", "5"), "out/", "grid.bmp"),
     "convolve npy to zarr": _convolve("v.npy", "out.zarr"),
@@ -89,15 +111,31 @@ def fill(verbs, path):
     import pyarrow as pa
     import pyarrow.parquet as pq
     import zarr
+    from backports import zstd
 
     rng = np.random.default_rng(11)
     for name in ("gpt2", "textcnn", "generate.jsonl", "classify.jsonl", "classify.bin"):
         shutil.copytree(verbs / name, path / name) if (verbs / name).is_dir() else shutil.copy(verbs / name, path)
+    lines = [{"id": i, "context": f"the cat {i % 91}", "continuation": f" sat {i % 7}"} for i in range(240)]
+    (path / "score.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pq.write_table(pa.Table.from_pylist(lines), path / "score.parquet", row_group_size=23)
     for verb in ("generate", "classify"):
         rows = [json.loads(line) for line in (path / f"{verb}.jsonl").read_text().splitlines() if line.endswith("}")]
         names = ("id", "prompt", "tokens")
         table = pa.Table.from_pylist([{name: row[name] for name in names if name in row} for row in rows])
         pq.write_table(table, path / f"{verb}.parquet", row_group_size=23)
+    saved("bert", 0, path / "bert")
+    lines = [{"id": f"s{i % 91}", "text": text} for i, text in enumerate(["", *random_texts(95)])]
+    (path / "embed.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = [json.loads(line) for line in (path / "classify.jsonl").read_text().splitlines() if line.endswith("}")]
+    with gzip.open(path / "classify.csv.gz", "wt", newline="") as file:
+        table = csv.writer(file)
+        table.writerows([("id", "tokens", "note"), *((row["id"], row["tokens"], 'a "\n') for row in rows)])
+    (path / "generate.jsonl.zst").write_bytes(zstd.compress((path / "generate.jsonl").read_bytes()))
+    (path / "many").mkdir()
+    lines = (path / "classify.jsonl").read_bytes().splitlines(keepends=True)
+    for number, first in enumerate(range(0, len(lines), 17)):
+        (path / "many" / f"{number:02}.jsonl").write_bytes(b"".join(lines[first : first + 17]))
     init_dcgan(str(path / "dcgan"), 3, z_size=3, size=2, channels=(4, 3), kernel=4)
     np.save(path / "noise.npy", rng.standard_normal((24, 3), np.float32))
     volume = rng.standard_normal((160, 24, 24), np.float32)

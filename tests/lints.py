@@ -34,6 +34,7 @@ BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
 BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
 BELOW["cli"] = {"demo", *BELOW["demo"]}
 BELOW["__main__"] = {"cli", "runtime"}
+BELOW["lm_eval"] = {"runtime", *BELOW["runtime"]}
 BELOW["__init__"] = {"errors", "ndimage", "runtime", *BELOW["runtime"]}  # for type checkers; loaded on first use
 
 Finding = tuple[int, str]

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import zarr
 
+from bert_models import saved
 from gpt2_models import save
 from mutating import Kind
 from tilewright.errors import InputError, ResourceError
@@ -31,7 +32,9 @@ from tilewright.runtime.jobs.status import status
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.draw import DrawJob, draw
+from tilewright.runtime.verbs.embed import EmbedJob, embed
 from tilewright.runtime.verbs.generate import GenerateJob, generate
+from tilewright.runtime.verbs.score import ScoreJob, score
 from tilewright.simd import cache
 from tilewright.simd.private_directory import PrivateDirectory
 
@@ -44,8 +47,20 @@ def _classify(output: str) -> None:
     classify(ClassifyJob("textcnn", "in.jsonl", output, settings=LINES))
 
 
+def _classify_keeping(output: str) -> None:
+    classify(ClassifyJob("textcnn", "in.jsonl", output, settings=LINES, keep=(("note", "note"), ("id", "name"))))
+
+
+def _embed(output: str) -> None:
+    embed(EmbedJob("bert", "texts.jsonl", output, settings=LINES))
+
+
 def _generate(output: str) -> None:
     generate(GenerateJob("gpt2", "prompts.jsonl", output, SamplingParams(temperature=1, max_tokens=3), settings=LINES))
+
+
+def _score(output: str) -> None:
+    score(ScoreJob("gpt2", "pairs.jsonl", output, settings=LINES))
 
 
 def _convolve(output: str) -> None:
@@ -58,7 +73,10 @@ def _draw(output: str) -> None:
 
 JOBS: dict[str, Callable[[str], None]] = {
     **{f"classify.{end}": _classify for end in ("jsonl", "parquet")},
+    "classify.kept.parquet": _classify_keeping,
+    "embed.npy": _embed,
     **{f"generate.{end}": _generate for end in ("jsonl", "parquet")},
+    **{f"score.{end}": _score for end in ("jsonl", "parquet")},
     **{f"convolve.{end}": _convolve for end in ("npy", "nii.gz", "zarr", "txt")},
     **{f"draw.{end}": _draw for end in ("npy", "txt", "png", "bmp")},
     "draw": _draw,
@@ -73,12 +91,23 @@ def _inputs(output: str) -> None:
         init_textcnn("textcnn", 3, vocab_size=50, sequence_length=6, hidden_size=8, num_filters=5, kernel_sizes=(2,),
                      hidden_sizes=(7,))  # fmt: skip
         lines = [{"id": f"s{i}", "tokens": row} for i, row in enumerate(rng.integers(0, 50, (10, 6)).tolist())]
+        for i, line in enumerate(lines):
+            line["note"] = {"k": [i, None]}
         lines[3], lines[8] = {"id": 3}, lines[2]  # one without tokens, an id given twice
         Path("in.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)) + b"\n")
+    elif output.startswith("embed"):
+        saved("bert", 0, Path("bert"))
+        texts = [{"id": f"s{i}", "text": text} for i, text in enumerate(["good film", "", "bad", "not a good plot"])]
+        texts[3]["id"] = "s0"  # in the second shard
+        Path("texts.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, texts * 2)) + b"\n")
     elif output.startswith("generate"):
         save(Path("gpt2"))
         prompts = [{"id": f"p{i}", "prompt": f"the cat sat on {i}"} for i in range(9)]
         Path("prompts.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, prompts)) + b"\n")
+    elif output.startswith("score"):
+        save(Path("gpt2"))
+        pairs = [{"id": f"p{i}", "context": "the cat", "continuation": f" sat {i}"} for i in range(7)]
+        Path("pairs.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, pairs)) + b"\n")
     elif output.startswith("convolve"):
         values = rng.standard_normal((12, 9, 8)).astype(np.float32)
         np.save("v.npy", values)

@@ -3,130 +3,53 @@
 `KINDS[name](folder)` gives a Kind. A reader returns bytes that stand for all that it read.
 """
 
+import gzip
 import hashlib
 import io
 import json
-import os
 import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import nibabel
-import numcodecs
 import numpy as np
 import pyarrow
 import pyarrow.parquet
-import tifffile
 import tokenizers
-import zarr
+from backports import zstd
 
+from bert_models import saved
 from mutant_jobs import JOB_KINDS
-from mutating import Kind
+from mutant_volumes import VOLUME_KINDS
+from mutating import Kind, at
+from sentence_models import saved_sentences
 from tilewright.bench import results
 from tilewright.errors import InputError
 from tilewright.formats import models, parquet, sharded, token_table
-from tilewright.formats.course_volumes import read_text_kernel
+from tilewright.formats.embedding_lines import open_texts
+from tilewright.formats.embedding_modules import embedding_modules
 from tilewright.formats.files import InputFile
 from tilewright.formats.prompts import open_prompts
 from tilewright.formats.safetensors import map_tensors, read_header, write_tensors
+from tilewright.formats.scored import open_scored
+from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.formats.sentences import open_sentences
 from tilewright.formats.tables import open_table
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.validate import validate
-from tilewright.formats.volume_formats import form_of, open_volume
+from tilewright.generation.scored_texts import ScoringLimits, pieces_of_tokens
 from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, unseal
 
-SHAPE = (6, 8, 8)
 RNG = np.random.default_rng(5)
-VALUES = RNG.integers(0, 9, SHAPE).astype(np.float32)
-
-
-def _at(path: Path, read: Callable[[], bytes]) -> Callable[[bytes], bytes]:
-    def written(data: bytes) -> bytes:
-        path.write_bytes(data)
-        return read()
-
-    return written
+EMBEDDED = (
+    b'{"id": "a", "text": "good film"}\n{"id": "b", "tokens": [2, 5, 3]}\n{"id": "c", "text": ""}\n',
+    b'{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"input": ["a", "bad"], "dimensions": 3}}\n'
+    b'{"custom_id": "b", "body": {"input": [[2, 5]], "encoding_format": "base64", "model": "m"}}\n',
+)
 
 
 def _said(*values: object) -> bytes:
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).digest()
-
-
-def _volume(path: str) -> bytes:
-    with open_volume(path) as volume:
-        volume.finite = False
-        if volume.shape[0] * volume.shape[1] * volume.shape[2] > 1 << 24:
-            raise InputError("absent chunks make it large without a file that is")
-        read = volume.load(np.dtype(np.float32)).tobytes()
-        form_of("out" + (".nii" if ".nii" in path else os.path.splitext(path)[1]), volume.shape, volume.dtype
-                if volume.dtype.name in ("float32", "float64") else np.dtype(np.float32), volume)  # fmt: skip
-        return read
-
-
-def _of_volume(name: str, *write: Callable[[str], object]) -> Callable[[Path], Kind]:
-    def kind(folder: Path) -> Kind:
-        seeds = []
-        for one in write:
-            one(str(folder / name))
-            seeds.append((folder / name).read_bytes())
-        return Kind(seeds, _at(folder / name, lambda: _volume(str(folder / name))), text=name.endswith(".txt"))
-
-    return kind
-
-
-def _npy(path: str, array: np.ndarray) -> None:
-    np.save(path, array)
-
-
-def _nifti(kind: type, dtype: type = np.int16) -> Callable[[str], object]:
-    def write(path: str) -> None:
-        image = kind(VALUES.astype(dtype), np.diag([1.0, 2.0, 3.0, 1.0]))
-        image.header.set_slope_inter(2.0, 1.0)
-        image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"kept"))
-        nibabel.save(image, path)
-
-    return write
-
-
-def _tiff(**options: object) -> Callable[[str], object]:
-    return lambda path: tifffile.imwrite(path, VALUES.astype(np.uint16), photometric="minisblack", **options)
-
-
-def _text_volume(path: str) -> None:
-    Path(path).write_text("2 3 4 " + " ".join(f"{x:.3f}" for x in RNG.random(24)))
-
-
-def _text_kernel(folder: Path) -> Kind:
-    path = folder / "kernel.txt"
-    seed = b"3 " + b" ".join(b"%.2f" % x for x in RNG.random(27))
-    return Kind([seed], _at(path, lambda: read_text_kernel(str(path)).tobytes()), text=True)
-
-
-def _zarr_metadata(version: int, **options: object) -> Callable[[Path], Kind]:
-    def kind(folder: Path) -> Kind:
-        path = folder / "v.zarr"
-        zarr.create_array(str(path), shape=SHAPE, dtype="f4", chunks=(4, 4, 4), zarr_format=version,
-                          attributes={"units": "mm"}, overwrite=True, **options)[...] = VALUES  # fmt: skip
-        name = path / ("zarr.json" if version == 3 else ".zarray")
-        return Kind([name.read_bytes()], _at(name, lambda: _volume(str(path))), text=True)
-
-    return kind
-
-
-def _zarr_chunk(version: int, codec: object, **options: object) -> Callable[[Path], Kind]:
-    def kind(folder: Path) -> Kind:
-        path = folder / "v.zarr"
-        seeds = []
-        for values in (VALUES, np.arange(VALUES.size, dtype=np.float32).reshape(SHAPE)):
-            zarr.create_array(str(path), shape=SHAPE, dtype="f4", zarr_format=version, overwrite=True,
-                              **{"chunks": SHAPE, "compressors": codec, **options})[...] = values  # fmt: skip
-            name = path / ("c/0/0/0" if version == 3 else "0.0.0")
-            seeds.append(name.read_bytes())
-        return Kind(seeds, _at(name, lambda: _volume(str(path))))
-
-    return kind
 
 
 def _table(name: str) -> Callable[[Path], Kind]:
@@ -141,7 +64,7 @@ def _table(name: str) -> Callable[[Path], Kind]:
             with open_table(path, shape=(4,)) as table:
                 return b"".join(rows.values.tobytes() for rows in table.batches(2))
 
-        return Kind([path.read_bytes()], _at(path, read), text=name.endswith(".txt"))
+        return Kind([path.read_bytes()], at(path, read), text=name.endswith(".txt"))
 
     return kind
 
@@ -158,7 +81,12 @@ def _records(name: str, *seeds: bytes, prompts: bool) -> Callable[[Path], Kind]:
             with closing(reader):
                 return _said([repr(batch) for batch in reader.batches(2)])
 
-        return Kind(list(seeds), _at(path, read), text=not name.endswith(".bin"), refuses=not name.endswith(".txt"))
+        return Kind(
+            list(seeds),
+            at(path, read),
+            text=name.endswith((".jsonl", ".txt", ".csv")),
+            refuses=not name.endswith(".txt"),
+        )
 
     return kind
 
@@ -169,8 +97,25 @@ PROMPTS = (
     b'{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "x", "n": 2}}\n',
     b'\xef\xbb\xbf{"prompt": "a\\u00e9"}\r\n\r\n{"prompt": "b", "stop": ["c"], "logprobs": 1, "top_p": 0.9}',
 )
+PAIRS = (
+    b'{"id": 7, "context": "To be", "continuation": " or"}\n{"id": 8, "text": "not"}\n',
+    b'{"prompt_token_ids": [1, 2], "continuation_token_ids": [3]}\r\n\r\n{"tokens": [4, 5]}\n',
+)
 TOKENS = (b'{"id": 1, "tokens": [1, 2, 3, 4]}\n{"id": "b", "tokens": [4, 5, 6, 7]}\n', b'{"tokens": [1, 2, 3, 98]}\n')
 IDS = np.arange(32, dtype="<i4").tobytes()
+
+
+def _pairs(folder: Path) -> Kind:
+    path, limits = folder / "in.jsonl", ScoringLimits(64, 0, False)
+
+    def read() -> bytes:
+        prepare = lambda *given: pieces_of_tokens(*given, limits, lambda text: list(text.encode())[:40])  # noqa: E731
+        with closing(open_scored(path, prepare=prepare, vocabulary=256)) as reader:
+            batches = list(reader.batches(2))
+        tokens = [one.tokens.tolist() for b in batches for c in b.contents if c is not None for one in c.wanted]
+        return _said([repr(batch.records) for batch in batches], tokens)
+
+    return Kind(list(PAIRS), at(path, read), text=True)
 
 
 def _parquet(folder: Path) -> Kind:
@@ -185,7 +130,7 @@ def _parquet(folder: Path) -> Kind:
         with InputFile(path, "input") as file:
             return _said(parquet.has_ids(file), list(parquet.all_rows(file, None)))
 
-    return Kind(seeds, _at(path, read))
+    return Kind(seeds, at(path, read))
 
 
 def _safetensors(folder: Path) -> Kind:
@@ -197,7 +142,7 @@ def _safetensors(folder: Path) -> Kind:
             arrays = map_tensors(file, read_header(file))
             return _said(sorted((name, array.shape, array.tobytes()) for name, array in arrays.items()))
 
-    return Kind([path.read_bytes()], _at(path, read))
+    return Kind([path.read_bytes()], at(path, read))
 
 
 def _index(folder: Path) -> Kind:
@@ -205,7 +150,7 @@ def _index(folder: Path) -> Kind:
         write_tensors(folder / f"{name}.safetensors", [(name, (3,), [np.ones(3, np.float32)])])
     seed = json.dumps({"metadata": {}, "weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}).encode()
     read = lambda: _said(sorted(sharded.map_directory(folder)))  # noqa: E731
-    return Kind([seed], _at(folder / sharded.INDEX, read), text=True)
+    return Kind([seed], at(folder / sharded.INDEX, read), text=True)
 
 
 def _config(folder: Path) -> Kind:
@@ -219,21 +164,43 @@ def _config(folder: Path) -> Kind:
         "x": 1e-5,
     }
     read = lambda: _said(models.read_config(folder), models.eos_token_ids(folder))  # noqa: E731
-    return Kind([json.dumps(seed).encode()], _at(folder / models.CONFIG, read), text=True)
+    return Kind([json.dumps(seed).encode()], at(folder / models.CONFIG, read), text=True)
+
+
+def _modules(name: str) -> Callable[[Path], Kind]:
+    """A file of a sentence-transformers directory."""
+
+    def kind(folder: Path) -> Kind:
+        saved_sentences("bert", 5, folder / "m", poolings=["mean"], default_prompt_name="query")
+        path, width = folder / "m" / name, json.loads((folder / "m" / "config.json").read_text())["hidden_size"]
+        return Kind([path.read_bytes()], at(path, lambda: _said(embedding_modules(folder / "m", width))), text=True)
+
+    return kind
+
+
+def _texts(folder: Path) -> Kind:
+    saved("bert", 0, folder / "m")
+    encoder = RaggedEncoder(Tokenizer(folder / "m" / "tokenizer.json"), length=70, vocabulary=97)
+
+    def read() -> bytes:
+        with closing(open_texts(folder / "in.jsonl", encoder=encoder, vocabulary=97, size=9)) as reader:
+            return _said([(batch.records, batch.requests, batch.tokens.tolist()) for batch in reader.batches(2)])
+
+    return Kind(list(EMBEDDED), at(folder / "in.jsonl", read), text=True, refuses=False)
 
 
 def _tokenizer(folder: Path) -> Kind:
     path = folder / "tokenizer.json"
     made = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    return Kind([made.to_str().encode()], _at(path, lambda: _said(Tokenizer(path).encode("ab a b"))), text=True)
+    return Kind([made.to_str().encode()], at(path, lambda: _said(Tokenizer(path).encode("ab a b"))), text=True)
 
 
 def _results(folder: Path) -> Kind:
     row = results.Row("matmul", "cpu.x", "1x2", "float32", 1, 5, 0.5, 0.4, 0.6, 3, gflops=1.5, peer="MKL", label="a")
     results.save(folder, "here", [row])
     path = folder / "here" / "matmul.csv"
-    return Kind([path.read_bytes()], _at(path, lambda: _said(results.read(folder))), text=True)
+    return Kind([path.read_bytes()], at(path, lambda: _said(results.read(folder))), text=True)
 
 
 def _token_table(folder: Path) -> Kind:
@@ -248,7 +215,7 @@ def _token_table(folder: Path) -> Kind:
             raise InputError("is of other weights")
         return _said(count, row_of.tobytes(), values.tobytes())
 
-    return Kind([path.read_bytes()], _at(path, read), sealed=True)
+    return Kind([path.read_bytes()], at(path, read), sealed=True)
 
 
 class Sample(Sealed, frozen=True):
@@ -275,56 +242,24 @@ def _validated(name: str, seed: bytes) -> Callable[[Path], Kind]:
         (folder / f"right{name}").write_bytes(seed)
         path = folder / f"out{name}"
         read = lambda: _said(validate(path, folder / f"right{name}"))  # noqa: E731
-        return Kind([seed], _at(path, read), text=name == ".jsonl")
+        return Kind([seed], at(path, read), text=name == ".jsonl")
 
     return kind
 
 
-BLOSC = {
-    f"zarr {version} blosc {name} {shuffle}": _zarr_chunk(
-        version,
-        numcodecs.Blosc(name, 5, number, 256) if version == 2
-        else zarr.codecs.BloscCodec(cname=name, clevel=5, shuffle=shuffle, typesize=4, blocksize=256),
-    )
-    for version in (2, 3)
-    for name in ("lz4", "lz4hc", "blosclz", "zlib", "zstd")
-    for number, shuffle in enumerate(("noshuffle", "shuffle", "bitshuffle"))
-}  # fmt: skip
 LABELS = (
     b'{"id": 1, "label": "a", "score": 0.5, "logits": [0.25, -1.5]}\n{"id": 2, "error": {"line": 2, "message": "b"}}\n'
 )
 KINDS: dict[str, Callable[[Path], Kind]] = {
-    "npy volume": _of_volume("v.npy", lambda p: _npy(p, VALUES), lambda p: _npy(p, np.asfortranarray(VALUES, ">i2"))),
-    "nifti 1": _of_volume("v.nii", _nifti(nibabel.Nifti1Image)),
-    "nifti 2": _of_volume("v.nii", _nifti(nibabel.Nifti2Image, np.float32)),
-    "nifti 1 gzip": _of_volume("v.nii.gz", _nifti(nibabel.Nifti1Image)),
-    "nifti 2 gzip": _of_volume("v.nii.gz", _nifti(nibabel.Nifti2Image)),
-    "tiff": _of_volume("v.tif", _tiff(), _tiff(byteorder=">", bigtiff=True), _tiff(metadata=None)),
-    "tiff deflated": _of_volume("v.tif", _tiff(compression="zlib"), _tiff(compression="zlib", tile=(16, 16))),
-    "tiff metadata": _of_volume(
-        "v.tif",
-        lambda p: tifffile.imwrite(p, VALUES, imagej=True, metadata={"axes": "ZYX", "spacing": 2.0, "Info": "a"}),
-        lambda p: tifffile.imwrite(p, VALUES, ome=True, metadata={"axes": "ZYX", "PhysicalSizeZ": 2.0}),
-    ),
-    "text volume": _of_volume("v.txt", _text_volume),
-    "text kernel": _text_kernel,
-    "zarr 2 metadata": _zarr_metadata(2),
-    "zarr 3 metadata": _zarr_metadata(3),
-    "zarr 3 shards metadata": _zarr_metadata(3, shards=(8, 8, 8)),
-    **BLOSC,
-    "zarr 2 zstd": _zarr_chunk(2, numcodecs.Zstd()),
-    "zarr 2 gzip": _zarr_chunk(2, numcodecs.GZip()),
-    "zarr 2 zlib": _zarr_chunk(2, numcodecs.Zlib()),
-    "zarr 2 lz4": _zarr_chunk(2, numcodecs.LZ4()),
-    "zarr 2 none": _zarr_chunk(2, None),
-    "zarr 3 zstd": _zarr_chunk(3, zarr.codecs.ZstdCodec()),
-    "zarr 3 gzip": _zarr_chunk(3, zarr.codecs.GzipCodec()),
-    "zarr 3 crc32c": _zarr_chunk(3, (zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec())),
-    "zarr 3 shard": _zarr_chunk(3, zarr.codecs.BloscCodec(), chunks=(3, 4, 4), shards=SHAPE),
-    "zarr 3 transposed": _zarr_chunk(3, None, filters=(zarr.codecs.TransposeCodec(order=(2, 1, 0)),)),
+    **VOLUME_KINDS,
     "npy rows": _table("rows.npy"),
     "text rows": _table("rows.txt"),
     "jsonl prompts": _records("in.jsonl", *PROMPTS, prompts=True),
+    "gzip prompts": _records("in.jsonl.gz", *(gzip.compress(text, mtime=0) for text in PROMPTS), prompts=True),
+    "zstd prompts": _records("in.jsonl.zst", *map(zstd.compress, PROMPTS), prompts=True),
+    "csv prompts": _records("in.csv", b'id,prompt,n,stop\n1,"a ""b""\nc",2,"[""x""]"\n2,d,,\r\n', prompts=True),
+    "csv tokens": _records("in.csv", b'tokens,x\n"[1, 2, 3, 4]",\n"[5, 6, 7, 8]","\n"\n', prompts=False),
+    "jsonl pairs": _pairs,
     "text prompts": _records("in.txt", b"To be\nor not\r\n\n\xc3\xa9", prompts=True),
     "binary prompts": _records("in.bin", IDS, prompts=True),
     "jsonl tokens": _records("in.jsonl", *TOKENS, prompts=False),
@@ -334,6 +269,11 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "safetensors index": _index,
     "config.json": _config,
     "tokenizer.json": _tokenizer,
+    "modules.json": _modules("modules.json"),
+    "pooling": _modules("1_Pooling/config.json"),
+    "dense layer": _modules("2_Dense/config.json"),
+    "prompts": _modules("config_sentence_transformers.json"),
+    "jsonl texts": _texts,
     "results csv": _results,
     "token table": _token_table,
     "sealed json": _sealed,

@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tilewright.errors import InputError, UsageError
 
@@ -178,3 +179,13 @@ def _outcome(read, data: bytes, known) -> str:
     if known is not None and answers[0] is not None and answers[0] not in known:
         return "!other content"
     return "refused" if answers[0] is None else "read"
+
+
+def at(path: Path, read: Callable[[], bytes]) -> Callable[[bytes], bytes]:
+    """A reader of bytes: it writes them to `path` first, then calls `read`."""
+
+    def written(data: bytes) -> bytes:
+        path.write_bytes(data)
+        return read()
+
+    return written

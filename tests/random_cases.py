@@ -56,6 +56,13 @@ def matmul_argmax(rng, dtype):
     return spec_of("matmul_argmax").Case(extent(rng, 40), N, extent(rng, 130), dtype, alike=maybe(rng, 0.2))
 
 
+def rope(rng, dtype):
+    """Heads of any width and number, rotated whole or in part, at any position."""
+    rest = extent(rng, 40) if maybe(rng) else 0
+    sizes = extent(rng, 60), int(rng.integers(1, 9)), extent(rng, 40), rest
+    return spec_of("rope").Case(*sizes, extent(rng, 3000), pick(rng, ("C", "strided")), dtype)
+
+
 def logprob(rng, dtype):
     N = extent(rng, 100) if maybe(rng, 0.8) else extent(rng, 5000)
     spread = pick(rng, (3.0, 0.01, 40.0))
@@ -205,6 +212,6 @@ RANDOM = {
     function.__name__: function
     for function in (
         matmul, matmul_argmax, conv_transpose2d, conv1d, conv3d, correlate, elementwise, softmax, layernorm, batchnorm,
-        embedding, embedding_conv1d, attention, sample, logprob,
+        embedding, embedding_conv1d, attention, sample, rope, logprob,
     )
 }  # fmt: skip

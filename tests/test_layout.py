@@ -223,7 +223,7 @@ def test_importing_loads_nothing_heavy(code):
 def test_make_help_has_a_line_for_every_word():
     text = run("make", "-C", str(ROOT), "--no-print-directory", "help")
     words = {line.split()[0] for line in text.splitlines()}
-    tests, benches = {"check", "test", "test-long", "test-gpu"}, {"bench", "bench-gpu", "report"}
+    tests, benches = {"check", "test", "test-long", "test-gpu", "test-slurm"}, {"bench", "bench-gpu", "report"}
     assert words == {"help", "setup", "demo", "docs", "reference", "clean"} | tests | benches
 
 

@@ -13,7 +13,7 @@ VERBS = {  # with which a remedy begins
     "add", "allow", "alternate", "ask", "check", "choose", "compare", "convert", "copy", "correct", "download", "draw",
     "end", "free", "get", "give", "if", "install", "leave", "let", "lower", "make", "measure", "move", "name", "put",
     "read", "redirect", "remove", "rename", "replace", "run", "save", "say", "scale", "see", "set", "start", "stop",
-    "store", "submit", "type", "unmount", "unpack", "unset", "update", "use", "wait", "write",
+    "join", "store", "submit", "type", "unmount", "unpack", "unset", "update", "use", "wait", "write",
 }  # fmt: skip
 PER = (r"\b(one|tokens|pixels|channels|numbers?|values?|completions?|objects?|files?) an? [a-z]", "one ... per ...")
 RULE = re.compile(r"\b(must|at most|at least|(is|are) (wanted|allowed|known|read))\b")

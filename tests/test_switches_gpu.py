@@ -77,11 +77,13 @@ def _whole(folder):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("verb", "name"), CASES, ids=[" ".join(case) for case in CASES])
 def test_a_job_writes_the_same_bytes_if_the_switch_says_so(verb, name, dtype, folder, whole, tmp_path):
+    if verb == "score":
+        pytest.skip("score runs on the CPU")
     if (verb == "convolve" and dtype != "float32") or not OPTIMISATIONS[name].fits(verb, "cuda", dtype):
         pytest.skip(f"{verb} has no {name} in {dtype}")
     wanted = whole(verb, dtype)
     found = job(verb, folder, tmp_path / f"out{ENDINGS[verb]}", dtype, {name})
-    if OPTIMISATIONS[name].keeps_bits:
+    if "cuda" in OPTIMISATIONS[name].keeps_bits or verb == "generate":  # without a KV cache the tokens are the same
         assert found == wanted
     elif verb == "draw":
         ours, theirs = (np.load(BytesIO(bytes_)) for bytes_ in (found, wanted))

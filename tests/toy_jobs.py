@@ -65,6 +65,10 @@ class Knobs:
             os.kill(os.getpid(), signal.SIGSEGV)
         if what == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        while what == "wait" and not os.path.exists(os.path.join(self.notes, "go")):
+            time.sleep(0.01)
+        if what == "wait":
+            return
         if what == "hang":
             time.sleep(3600)
         if what == "raise":
@@ -195,6 +199,13 @@ class Startless(Squares):
         raise RuntimeError("no model")
 
 
+class Elsewhere(Squares):
+    """Was begun with a CPU that no node has."""
+
+    def fingerprint(self):
+        return {**super().fingerprint(), "device": "cpu, 0 lanes"}
+
+
 class Looking(Squares):
     """Says where its worker runs."""
 
@@ -211,8 +222,11 @@ class LookingWorker:
     def run(self, shard, out, beat):
         import json
 
+        from tilewright.ops.core.launch import thread_count
+
         cores = sorted(os.sched_getaffinity(0))
         said = {"worker": self.place.number, "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "cores": cores}
+        said |= {"threads": thread_count(), "parent": os.getppid()}
         out.write(json.dumps(said).encode() + b"\n")
         time.sleep(0.3)  # so that the other one gets the other shard
         return len(shard.rows)
@@ -228,6 +242,28 @@ class Seen(Watch):
         self.committed = lambda record, worker: call(record)
 
 
+def run_by_url(task, url, engine, settings):
+    """As `run`, for an output in a store."""
+    from tilewright.runtime.stores.lead import run_at
+    from tilewright.runtime.stores.stage import staged
+
+    with staged(url) as output, engine:
+        return run_at(url, task, output, engine, settings, Watch())
+
+
+def work_on(task, output, engine, settings):
+    """As `stores.work.work`, for a job that has begun, in a directory or in a store; returns what the worker did."""
+    from contextlib import nullcontext
+
+    from tilewright.runtime.jobs.stop import stopping
+    from tilewright.runtime.stores import work
+    from tilewright.runtime.stores.stage import staged
+
+    staging = staged(output) if "://" in output else nullcontext(output)
+    with staging as output, stopping() as stop, work.opened(output) as place, engine:
+        return work.work_at(place, task, engine, settings, stop)
+
+
 def main() -> None:
     """`python -c "import toy_jobs; toy_jobs.main()" '{"task": ..., "output": ..., ...}'`: a job in its own process."""
     import json
@@ -238,6 +274,7 @@ def main() -> None:
     from tilewright.runtime.engines.inline import Inline
     from tilewright.runtime.engines.local import Local
     from tilewright.runtime.engines.mpi import Mpi
+    from tilewright.runtime.engines.ray import Ray
     from tilewright.runtime.jobs.run import run
     from tilewright.runtime.jobs.settings import Settings
 
@@ -248,10 +285,23 @@ def main() -> None:
     knobs["trouble"] = {int(record): tuple(what) for record, what in knobs.get("trouble", {}).items()}
     kinds = {"squares": Squares, "upper": Upper, "looking": Looking}
     task = kinds[said.get("task", "squares")](said["input"], knobs=Knobs(**knobs))
-    engines = {"inline": Inline, "mpi": Mpi, "mpi on GPUs": lambda: Mpi(gpu=True)}
+    engines = {"inline": Inline, "mpi": Mpi, "mpi on GPUs": lambda: Mpi(gpu=True), "ray": lambda: Ray(2)}
     engine = engines.get(said["engine"], lambda: Local(said["engine"]))()
+    options = Settings(**said.get("options", {}))
     try:
-        report = run(task, said["output"], engine, Settings(**said.get("options", {})))
+        if said.get("joins"):
+            worked = work_on(task, said["output"], engine, options)
+            print(json.dumps(vars(worked)))
+            sys.exit(worked.exit_code)
+        if said.get("joinable"):
+            from tilewright.runtime.stores.joinable import Joinable
+
+            engine = Joinable(engine)
+        report = (
+            run_by_url(task, said["output"], engine, options)
+            if "://" in said["output"]
+            else run(task, said["output"], engine, options)
+        )
     except TilewrightError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

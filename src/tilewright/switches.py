@@ -10,18 +10,19 @@ from tilewright.errors import UsageError, WrongType
 Switch = Literal["pinned", "overlap", "graphs", "folding", "kv-cache", "prefix-sharing", "token-table"]
 Without = frozenset[Switch]  # the optimisations that are switched off
 
-JOBS = ("generate", "classify", "draw", "convolve")
+JOBS = ("generate", "classify", "embed", "draw", "convolve")
+ON_GPUS = ("generate", "classify", "draw", "convolve")
 TABLE, WITHOUT_TABLE = "embedding_conv1d", {"cpu": "cpu.gather", "cuda": "simt.gather"}
 
 
 class Optimisation(NamedTuple):
     """Where a switch has an effect. verbs, devices: that have the optimisation. dtypes: accuracy classes that a GPU can
-    compute without it; (): all. keeps_bits: results have the same bits without it."""
+    compute without it; (): all. keeps_bits: the devices on which results have the same bits without it."""
 
     verbs: tuple[str, ...]
     devices: tuple[str, ...] = ("cpu", "cuda")
     dtypes: tuple[str, ...] = ()
-    keeps_bits: bool = True
+    keeps_bits: tuple[str, ...] = ("cpu", "cuda")
 
     def fits(self, verb: str, device: str, dtype: str) -> bool:
         """True if the verb has it there, and can do without it."""
@@ -30,13 +31,13 @@ class Optimisation(NamedTuple):
 
 
 OPTIMISATIONS: dict[Switch, Optimisation] = {
-    "pinned": Optimisation(JOBS, ("cuda",)),
-    "overlap": Optimisation(JOBS, ("cuda",)),
+    "pinned": Optimisation(ON_GPUS, ("cuda",)),
+    "overlap": Optimisation(ON_GPUS, ("cuda",)),
     "graphs": Optimisation(("generate", "classify", "draw"), ("cuda",)),
-    "folding": Optimisation(("draw",), keeps_bits=False),
-    "kv-cache": Optimisation(("generate",)),
-    "prefix-sharing": Optimisation(("generate",)),
-    "token-table": Optimisation(("classify",), dtypes=("float32",), keeps_bits=False),
+    "folding": Optimisation(("draw",), keeps_bits=()),
+    "kv-cache": Optimisation(("generate",), keeps_bits=("cpu",)),  # a GPU decodes by other kernels than it prefills
+    "prefix-sharing": Optimisation(("generate", "score")),
+    "token-table": Optimisation(("classify",), dtypes=("float32",), keeps_bits=()),
 }
 
 
@@ -66,9 +67,9 @@ def check_switches(
         raise UsageError(parameter=parameter, value=name, rule=rule, remedy=remedy)
 
 
-def changing_bits(without: Collection[Switch]) -> list[str]:
-    """The switches among these that may change bits of results, sorted."""
-    return sorted(name for name in without if not OPTIMISATIONS[name].keeps_bits)
+def changing_bits(without: Collection[Switch], device: str) -> list[str]:
+    """The switches among these that may change bits of results on the device, "cpu" or "cuda", sorted."""
+    return sorted(name for name in without if device not in OPTIMISATIONS[name].keeps_bits)
 
 
 def rungs_without(without: Collection[str], device: str, forced: Mapping[str, str]) -> dict[str, str]:

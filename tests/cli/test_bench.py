@@ -16,5 +16,5 @@ def test_a_part_is_saved_before_the_next_is_measured(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        bench._saved(parts(), bench.Dcgan(save=True), Watch())
+        bench.saved(parts(), bench.Dcgan(save=True), Watch())
     assert [row.rung for row in read(tmp_path / "results", machine_name(), "dcgan")] == ["tilewright"]

@@ -236,7 +236,7 @@ def test_rungs(run, small):
 
 BAD = {
     "no input": (["-i", "gone.bin"], 3, "no such input"),
-    "a directory as input": (["-i", "m"], 3, "is a directory"),
+    "a directory as input": (["-i", "m"], 2, "config.json: the name of the input ends with .json"),
     "an empty input": (["-i", "empty.bin"], 3, "is empty"),
     "a size of no sentences": (["-i", "odd.bin"], 3, "1 sentence of 24 bytes and 1 more"),
     "an id out of range": (["-i", "range.bin"], 3, "range.bin, sentence 2, position 4 (both from 0): token id 50 "),

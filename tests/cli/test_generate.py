@@ -284,7 +284,7 @@ def test_a_tokenizer_of_another_model(run):
 INPUTS = {
     "no input": (["-i", "gone.jsonl"], 3, "gone.jsonl: no such input"),
     "an empty input": (["-i", "empty.jsonl"], 3, "empty.jsonl: the input is empty"),
-    "a directory": (["-i", "m"], 3, "is a directory"),
+    "a directory": (["-i", "m"], 2, "config.json: the name of the input ends with .json"),
     "too few prompts": (["-n", "9"], 3, "holds 3 records; 9 were asked for"),
     "a binary file of no prompts": (["-i", "odd.bin"], 3, "1 prompt of 64 bytes and 1 more"),
     "an id out of range": (

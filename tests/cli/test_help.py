@@ -10,11 +10,12 @@ import pytest
 
 from tilewright import cli
 from tilewright.cli import VERBS
-from tilewright.cli._options import CHECKS, FILES, MACHINE, MESSAGES, RUNS, SAMPLING
+from tilewright.cli._options import CHECKS, FILES, MACHINE, MESSAGES, RUNS, SAMPLING, SCORING
 
-WORKLOADS = ("sentiment", "gpt2", "dcgan", "convolve", "scaling")
+WORKLOADS = ("sentiment", "embed", "gpt2", "dcgan", "convolve", "scaling")
 COMMANDS = [*((verb,) for verb in VERBS), *(("bench", workload) for workload in WORKLOADS)]
-JOBS = ("generate", "classify", "draw", "convolve")
+OWN = {"generate": [SAMPLING], "score": [SCORING]}  # groups of options
+JOBS = ("generate", "score", "classify", "embed", "draw", "convolve")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -29,7 +30,8 @@ def test_help_of_a_command(run, command):
 @pytest.mark.parametrize("verb", JOBS)
 def test_options_of_a_job_are_in_groups(run, verb):
     _, out, _ = run(verb, "--help")
-    groups = [FILES, *([SAMPLING] if verb == "generate" else []), MACHINE, CHECKS, MESSAGES, RUNS, "Options"]
+    checks = [] if verb == "embed" else [CHECKS]
+    groups = [FILES, *OWN.get(verb, []), MACHINE, *checks, MESSAGES, RUNS, "Options"]
     assert re.findall(r"^(\S.*):$", out, re.MULTILINE) == groups
     parts = dict(zip(groups, re.split(r"^\S.*:$", out, flags=re.MULTILINE)[1:], strict=True))
     assert "--input" in parts[FILES] and "--dtype" in parts[MACHINE] and "--rung" in parts[MACHINE]

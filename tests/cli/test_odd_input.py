@@ -24,6 +24,7 @@ def named(tmp_path, monkeypatch):
 VERBS = {
     "classify": ("-p", "critic", "-i", "in.txt", "-o", "out.jsonl"),
     "generate": ("-p", "poet", "-i", "in.txt", "-o", "out.txt"),
+    "score": ("-p", "poet", "-i", "in.txt", "-o", "out.jsonl"),
     "draw": ("-p", "portraits", "-i", "in.npy", "-o", "out.npy"),
     "convolve": ("-i", "in.npy", "-k", "box:3", "-o", "out.npy"),
 }
@@ -110,11 +111,11 @@ def test_help_begins_with_what_the_verb_needs(run, verb):
     shared = {"--workers", "--engine", "--restart", "--grace", "--watchdog", "--trace", "--part"}
     first = min(names.index(name) for name in shared)
     assert {"--input", "--output", "--json"} <= set(names[:first]) and shared <= set(names[first:])
-    assert ("--max-errors" in names) == (verb in ("classify", "generate"))
+    assert ("--max-errors" in names) == (verb in ("classify", "generate", "score"))
     assert f"  tilewright {verb} -" in out  # an example on a line of its own
 
 
-@pytest.mark.parametrize("verb", ["classify", "generate"])
+@pytest.mark.parametrize("verb", ["classify", "generate", "score"])
 def test_help_says_what_becomes_of_ids_in_parquet(run, verb):
     said = " ".join(run(verb, "--help")[1].split())
     assert "Parquet: the id column holds integers if all ids are integers, else strings." in said

@@ -249,14 +249,15 @@ def test_fields_beside_token_ids_that_would_change_the_answer_are_refused(tmp_pa
         '{"input_ids": [1, 2, 3], "token_type_ids": [0, 0, 1]}',
         '{"input_ids": [1, 2, 3], "position_ids": [1, 2, 3]}',
         '{"input_ids": [1, 2, 3], "attention_mask": 7}',
+        '{"attention_mask": [0]}',
     ]
     (tmp_path / "in.jsonl").write_text("".join(f"{line}\n" for line in lines))
     reader = TokenLines(tmp_path / "in.jsonl", length=3, vocabulary=9)
     (batch,) = reader.batches(9)
     reader.close()
     assert batch.tokens.tolist() == [[1, 2, 3]]
-    fields = ["attention_mask", "token_type_ids", "position_ids", "attention_mask"]
-    assert [(error.line, error.field) for error in batch.errors] == list(zip(range(2, 6), fields, strict=True))
+    fields = ["attention_mask", "token_type_ids", "position_ids", "attention_mask", "tokens"]
+    assert [(error.line, error.field) for error in batch.errors] == list(zip(range(2, 7), fields, strict=True))
     assert batch.errors[0].message == (
         "is [1, 1, 0]; this is not supported: leave out the tokens with 0, and attention_mask"
     )

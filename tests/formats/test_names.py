@@ -17,9 +17,10 @@ from tilewright.runtime.verbs.classify.task import task_of as classify_task
 from tilewright.runtime.verbs.generate import GenerateJob
 from tilewright.runtime.verbs.generate.task import task_of as generate_task
 
-WRONG = [f"in{ending}" for ending in ADVICE] + [
-    "in.jsonl.gz",
-    "in.txt.zst",
+WRONG = [f"in{ending}" for ending in ADVICE if ending not in (".csv", ".tsv")] + [
+    "in.parquet.gz",
+    "in.bin.zst",
+    "in.jsonl.bz2",
     "in.JSONL",
     "in.BIN",
     "in.dat",
@@ -53,9 +54,10 @@ def test_readers_refuse_other_names(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("a.csv", "save it as .parquet"),
+        ("a.psv", "save it as .parquet"),
         ("a.json", "jq -c"),
-        ("a.jsonl.gz", "unpack it first"),
+        ("a.jsonl.bz2", "unpack it first"),
+        ("a.parquet.gz", "unpack it first"),
         ("a.ndjson", "rename it to .jsonl"),
         ("a.JSONL", "rename it to .jsonl"),
         ("a.md", "as .txt"),
@@ -73,7 +75,7 @@ def test_what_to_do(tmp_path, name, remedy):
 def test_jobs_refuse_names_before_the_work(tmp_path):
     init_gpt2("model", 1, vocab_size=20, n_positions=64, n_embd=8, n_layer=1, n_head=1)
     np.zeros((4, 16), "<i4").tofile("in.bin")
-    for name in ("in.csv", "in.json", "in.jsonl.gz", "in.dat"):
+    for name in ("in.psv", "in.json", "in.jsonl.bz2", "in.dat"):
         (tmp_path / name).write_bytes((tmp_path / "in.bin").read_bytes())
         for task_of, job in ((generate_task, GenerateJob), (classify_task, ClassifyJob)):
             with pytest.raises(UsageError, match="the name of the input ends with"):

@@ -152,11 +152,16 @@ def test_batch_lines(tmp_path):
         (b'{"custom_id":"q","body":{"prompt":["a","b"]}}', "body.prompt[0]", "expected int, got str", "q"),
         (b'{"custom_id":"q","body":{"prompt":[[1],[2]]}}', "body.prompt[0]", "expected int, got array", "q"),
         (b'{"custom_id":"q","body":{"prompt":[1,300]}}', "body.prompt[1]", "token id 300 is outside", "q"),
-        (b'{"custom_id":"q","body":{"prompt":"a","echo":true}}', "body.echo", "is True; this is not supported", "q"),
+        (
+            b'{"custom_id":"q","body":{"prompt":"a","echo":true}}',
+            "body.echo",
+            "is True; this is not supported: score the prompt with `tilewright score`",
+            "q",
+        ),
         (b'{"custom_id":"q","method":"GET","body":{"prompt":"a"}}', "method", "is 'GET'; POST is wanted", "q"),
         (b'{"custom_id":"q","url":"/v1/embeddings","body":{"prompt":"a"}}', "url", "is '/v1/embeddings'", "q"),
-        (b'{"custom_id":"q","url":"/v1/chat/completions","body":{}}', "url", "GPT-2 has no chat template", "q"),
-        (b'{"custom_id":"q","body":{"messages":[{"role":"user"}]}}', "url", "GPT-2 has no chat template", "q"),
+        (b'{"custom_id":"q","url":"/v1/chat/completions","body":{}}', "url", "chat templates are not applied", "q"),
+        (b'{"custom_id":"q","body":{"messages":[{"role":"user"}]}}', "url", "chat templates are not applied", "q"),
     ],
 )
 def test_bad_lines(tmp_path, line, field, message, id):

@@ -135,7 +135,7 @@ def test_the_older_files_are_what_transformers_makes_of_them(tmp_path, rng):
 
     vocab, merges = older(tmp_path)
     theirs = GPT2Tokenizer(str(vocab), str(merges))
-    ours = Tokenizer(vocab, merges=merges)
+    ours = Tokenizer(vocab, older=("gpt2", {}))
     letters = [*"the  hHE'sll0123.,\n\t\r", "\u00e9", "\u4e16", "\U0001f600", "<|endoftext|>", "\u00a0", "\u0130"]
     texts = [*TEXTS, *("".join(rng.choice(letters, rng.integers(1, 40))) for _ in range(2_000))]
     for text in texts:
@@ -146,10 +146,10 @@ def test_the_older_files_are_what_transformers_makes_of_them(tmp_path, rng):
 
 
 def test_the_older_files_without_a_version_and_with_carriage_returns(tmp_path):
-    expected = Tokenizer(*older(tmp_path)[:1], merges=tmp_path / "merges.txt").encode("the hen the")
+    expected = Tokenizer(older(tmp_path)[0], older=("gpt2", {})).encode("the hen the")
     for merges in ("h e\r\nt he\r\n\u0120 t\r\n\u0120t he\r\n", "h e\nt he\n\n\u0120 t\n\u0120t he"):
-        vocab, path = older(tmp_path, merges)
-        assert Tokenizer(vocab, merges=path).encode("the hen the") == expected
+        vocab, _ = older(tmp_path, merges)
+        assert Tokenizer(vocab, older=("gpt2", {})).encode("the hen the") == expected
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_the_older_files_without_a_version_and_with_carriage_returns(tmp_path):
     ],
 )
 def test_older_files_that_are_wrong(tmp_path, merges, changes, file, message):
-    vocab, path = older(tmp_path, merges, **changes)
+    vocab, _ = older(tmp_path, merges, **changes)
     with pytest.raises(InputError, match=message) as caught:
-        Tokenizer(vocab, merges=path)
+        Tokenizer(vocab, older=("gpt2", {}))
     assert str(caught.value).startswith(f"{tmp_path / file}: ")

@@ -4,7 +4,9 @@ prefixes."""
 import numpy as np
 import pytest
 
+import decoder_models
 import tilewright as tw
+from decoder_models import FAMILIES
 from gpt2_models import like, peer, peer_logits, tiny
 from tilewright.errors import ResourceError, UsageError
 from tilewright.generation import scoring
@@ -48,6 +50,21 @@ def test_the_log_probabilities_are_those_of_transformers(rng):
         assert score.token_ids == list(continuation) and score.is_greedy == greedy
         assert np.abs(np.array(score.logprobs) - values).max() <= 1e-4
         assert abs(score.logprob - values.sum()) <= 1e-4 * len(values)
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 10))])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_s_scores_are_those_of_transformers(family, seed, rng, tmp_path):
+    other = decoder_models.save(decoder_models.peer(family, seed), tmp_path / "m")
+    model = tw.load(tmp_path / "m", device="cpu")
+    prompts = decoder_models.ragged(rng, 12)
+    given = [(prompt, rng.integers(0, decoder_models.VOCABULARY, 6).tolist()) for prompt in prompts]
+    for (context, continuation), score in zip(given, model.score(given), strict=True):
+        values, greedy = wanted_of(other, [*context, *continuation], len(context))
+        assert np.abs(np.array(score.logprobs) - values).max() <= 1e-4 * max(1, np.abs(values).max())
+        assert score.is_greedy == greedy
+    alone = [as_bits(model.score([pair]))[0] for pair in given[:4]]
+    assert as_bits(model.score(given))[:4] == alone
 
 
 def test_greedy_continuations_are_greedy(rng):

@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification
 from bert_models import VOCABULARY, random_texts, saved
 from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.models.bert import CACHED, ROWS, passes
+from tilewright.models.bert_config import BertConfig
 from tilewright.ops.core.launch import threads
 from tilewright.runtime.load import load
 
@@ -91,9 +92,9 @@ def test_checkpoints_of_16_bits(dtype, tmp_path):
     assert np.abs(load(tmp_path, device="cpu").logits(texts) - expected).max() < 2e-6 * np.abs(expected).max()
 
 
-def changed(folder, **fields):
-    """Changes config.json."""
-    path = folder / "config.json"
+def changed(folder, file="config.json", **fields):
+    """Changes a file of JSON."""
+    path = folder / file
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
@@ -149,3 +150,38 @@ def test_a_pass_has_few_tokens_and_few_cached_positions():
     for chosen in found:
         sizes = [lengths[i] for i in chosen]
         assert len(sizes) == 1 or (sum(sizes) <= ROWS and len(sizes) * max(sizes) <= CACHED)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pairs_of_texts_against_transformers(family, tmp_path):
+    """Short ones, and long ones that lose tokens at the end of the longer text."""
+    theirs, words = saved(family, 3, tmp_path)
+    names = ["input_ids", *(["token_type_ids"] if family == "bert" else [])]  # as the tokenizer of each family has them
+    changed(tmp_path, "tokenizer_config.json", model_input_names=names)
+    texts = random_texts(24, 5)
+    pairs = [*zip(texts[:12], texts[12:], strict=True), ("good", "film " * 90), ("film " * 90, "good")]
+    answers = load(tmp_path, device="cpu").classify([*pairs, "good"])
+    assert len({answer["score"] for answer in answers}) > 12
+    for pair, answer in zip(pairs, answers[:-1], strict=True):
+        inputs = words(*pair, truncation=True, return_tensors="pt", return_token_type_ids=family == "bert")
+        assert family != "bert" or inputs["token_type_ids"].any()
+        with torch.no_grad():
+            logits = theirs(**inputs).logits[0].numpy()
+        assert np.abs(np.array(answer["logits"]) - logits).max() < 1e-5
+    (alone,) = load(tmp_path, device="cpu").classify([pairs[3]])
+    assert alone["logits"] == answers[3]["logits"]
+    changed(tmp_path, "tokenizer_config.json", model_input_names=["input_ids"])
+    (plain,) = load(tmp_path, device="cpu").classify([pairs[3]])
+    assert (plain["logits"] == alone["logits"]) == (family != "bert")
+    with pytest.raises(UsageError, match="text 1 is empty"):
+        load(tmp_path, device="cpu").classify([pairs[0], ("good", "")])
+    with pytest.raises(UsageError, match="text 1 is a pair of texts"):
+        load(tmp_path, device="cpu").embed(["good", ("good", "bad")])
+
+
+def test_a_configuration_without_labels_has_two(tmp_path):
+    saved("bert", 0, tmp_path)
+    changed(tmp_path, id2label=None)
+    with pytest.raises(InputError, match=r"head\.out"):  # the checkpoint has other ones
+        load(tmp_path, device="cpu")
+    assert BertConfig(id2label=None).labels == {0: "LABEL_0", 1: "LABEL_1"}

@@ -18,6 +18,7 @@ import tilewright.ops.layernorm as layernorm
 import tilewright.ops.logprob as logprob
 import tilewright.ops.matmul as matmul
 import tilewright.ops.matmul_argmax as matmul_argmax
+import tilewright.ops.rope as rope
 import tilewright.ops.sample as sample
 import tilewright.ops.softmax as softmax
 from tilewright.errors import UsageError
@@ -27,6 +28,7 @@ from tilewright.ops.core.ladder import operations
 torch = pytest.importorskip("torch")
 IDS = np.array([[0, 3, 1, 2], [2, 2, 0, 1]], np.int32)
 GIVEN = sample.rules(np.array([0.1, 0.7]))
+TURNS = rope.prepare(rope.inverse_frequencies(4, 100.0), length=9)
 TOP = np.array([2, 0, 6])  # targets of logprob
 
 
@@ -88,6 +90,7 @@ CALLS = {
     "matmul_argmax": {
         "matmul_argmax": ([(3, 5), (5, 7)], lambda a, b: matmul_argmax.matmul_argmax(a, matmul_argmax.prepare(b))),
     },
+    "rope": {"rope": ([(3, 12)], lambda x: rope.rope(x, np.array([0, 8, 3]), TURNS, heads=2))},
     "sample": {"sample": ([(2, 9)], lambda logits: sample.sample(logits, GIVEN))},
     "softmax": {"softmax": ([(3, 9)], softmax.softmax)},
 }

@@ -30,6 +30,7 @@ JOBS = {  # command line -> the operations that it runs, those beneath others in
     ("generate", "-i", "lines.txt", "--temperature", "0", "--presence-penalty", "1"): (*ALWAYS, "sample"),
     ("generate", "-i", "lines.txt"): (*ALWAYS, "sample"),
     ("generate", "-i", "lines.txt", "--rung", "attention=cpu.unfused"): (*ALWAYS, "sample", "softmax"),
+    ("score", "-i", "lines.txt"): (*ALWAYS, "logprob"),
     ("classify", "-i", "ids.bin"): ("embedding_conv1d", "matmul"),
     ("classify", "-i", "ids.bin", "--rung", "embedding_conv1d=cpu.gather"): (
         "embedding_conv1d", "matmul", "embedding", "conv1d",
@@ -41,8 +42,8 @@ JOBS = {  # command line -> the operations that it runs, those beneath others in
     ("convolve", "-i", "32.npy", "--kernel", "box:3", "--dtype", "float64"): ("correlate",),
     ("convolve", "-i", "64.npy", "--kernel", "laplace"): ("correlate",),
 }  # fmt: skip
-OUTPUTS = {"generate": "out.txt", "classify": "out.bin", "draw": "out.npy", "convolve": "out.npy"}
-MODELS = {"generate": "gpt2", "classify": "textcnn", "draw": "dcgan"}
+OUTPUTS = {"generate": "out.txt", "score": "out.jsonl", "classify": "out.bin", "draw": "out.npy", "convolve": "out.npy"}
+MODELS = {"generate": "gpt2", "score": "gpt2", "classify": "textcnn", "draw": "dcgan"}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,8 @@ def ran(monkeypatch):
 def test_every_operation_of_a_job_runs_or_is_refused(run, ran, tmp_path, command):
     assert run(command, "--restart")[0] == 0
     chosen = dict(ran)
-    warm_up = {"matmul_argmax"} if command[0] == "generate" else set()  # one prompt is greedy whatever is wanted
+    both = ("generate", "score")  # one prompt is greedy whatever is wanted; a model prepares for it
+    warm_up = {"matmul_argmax"} if command[0] in both else set()
     assert set(chosen) - warm_up == set(JOBS[command]) - warm_up
     forced = {word.partition("=")[0] for word in command}
     before = sorted(tmp_path.iterdir())

@@ -38,14 +38,16 @@ def test_a_home_that_can_be_written_is_used(home):
 def test_a_home_that_cannot_be_written_switches_the_cache_off(home):
     home.write_text("no directory")
     notice = cache_or_none()
-    assert notice.startswith(f"Compiled kernels cannot be kept in {home}/.cache/tilewright (not a directory)")
+    assert notice.startswith(f"Compiled kernels cannot be saved in {home}/.cache/tilewright (not a directory)")
     assert "TILEWRIGHT_CACHE" in notice and "\n" not in notice
     assert os.environ["TILEWRIGHT_CACHE"] == "off" and cache_or_none() == ""  # it is said once
 
 
 def test_a_first_run_says_that_it_compiles(home, monkeypatch):
     notice = first_run()
-    assert "Nothing is compiled" in notice and f"{home}/.cache/tilewright" in notice and "\n" not in notice
+    assert (
+        "Compiling kernels for this machine" in notice and f"{home}/.cache/tilewright" in notice and "\n" not in notice
+    )
     cache.check(cache.directory())
     assert first_run() == notice
     (cache.directory() / "roofs.copy-0123.kernel").write_bytes(b"")
@@ -193,4 +195,4 @@ def test_a_worker_that_compiles_says_so(verb, tmp_path, monkeypatch):
     monkeypatch.setattr(start, "first_run", lambda: "")
     job.output = job.output.replace("out", "again")
     run(job, said.append)
-    assert sum("Not all that this run needs is compiled yet" in line for line in said) == 1
+    assert sum("Compiling more kernels" in line for line in said) == 1

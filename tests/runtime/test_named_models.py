@@ -40,8 +40,10 @@ def test_what_lies_here_comes_first(here):
 
 def test_a_wrong_name_lists_the_names(here, monkeypatch):
     for wrong in ("poett", "Poet", "params.bin", ""):
-        with pytest.raises(InputError, match=r"no such model: .*poet, critic, portraits.*`tilewright models`"):
+        with pytest.raises(InputError, match=r"no such model.*: .*poet, critic, portraits.*`tilewright models`"):
             tw.load(wrong)
+    with pytest.raises(InputError, match=r"^poett: no such model \(did you mean poet\?\): "):
+        tw.load("poett")
     monkeypatch.setattr(named_models, "FOLDER", here / "none")
     with pytest.raises(InputError, match="this installation lacks it"):
         tw.load("poet")
@@ -53,6 +55,14 @@ def test_a_model_of_hugging_face_is_downloaded_by_its_own_command(here, name):
     command = f"`hf download {name} config.json model.safetensors tokenizer.json --local-dir gpt2`"
     with pytest.raises(InputError, match=rf"^{name}: no such model: .*tilewright downloads nothing.*{command}"):
         tw.load(name)
+
+
+def test_a_model_in_the_current_directory_is_suggested(here):
+    (here / "my-gpt2").mkdir()
+    (here / "my-gpt2/config.json").touch()
+    with pytest.raises(InputError, match=r"^my-gpt: no such model \(did you mean my-gpt2\?\): ") as caught:
+        tw.load("my-gpt")
+    assert "hf download" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["params.bin", "./gpt2", "models/gpt2", "a/b/gpt2"])

@@ -16,8 +16,18 @@ from tilewright.models.dcgan import DCGANConfig
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.textcnn import TextCNNConfig
 
-WORKLOADS = {"generate": "gpt2", "classify": "sentiment", "draw": "dcgan", "convolve": "volumes"}
-SCALED = {"generate": ("gpt2",), "classify": ("sentiment",), "draw": ("dcgan", "dcgan-pixels"), "convolve": ()}
+WORKLOADS = {
+    "generate": "gpt2", "score": "score", "classify": "sentiment", "embed": "embed", "draw": "dcgan",
+    "convolve": "volumes",
+}  # fmt: skip
+SCALED = {
+    "generate": ("gpt2",),
+    "score": (),
+    "classify": ("sentiment",),
+    "embed": (),
+    "draw": ("dcgan", "dcgan-pixels"),
+    "convolve": (),
+}
 TOKENS = re.compile(r"124M, \w+: (\d+) -> (\d+)")  # the size of a row of the workload gpt2: of prompts, new ones
 REPEATED = "as given"  # rows of the workload gpt2 whose equal prompts are computed once
 BUILT, EXISTS = "table inside", "table exists"  # rows of the workload sentiment
@@ -92,6 +102,16 @@ def _classify(job: Job, rows: list[Row]) -> Rate | None:
     return Rate(scale * (job.records / exists.rows * exists.median_s + once), exists)
 
 
+def _embed(job: Job, rows: list[Row]) -> Rate | None:
+    """By the saved model whose operations per text are nearest, at its rate of operations."""
+    found = [row for row in rows if row.rung == "tilewright" and row.gflops]
+    own = job.flops / max(job.records, 1)
+    row = min(
+        found, key=lambda row: abs(math.log((row.gflops or 1) * row.median_s / row.rows * 1e9 / own)), default=None
+    )
+    return Rate(job.flops / (row.gflops or 1) / 1e9, row) if row else None
+
+
 def _draw(job: Job, rows: list[Row]) -> Rate | None:
     for row in rows:
         if row.rung == "tilewright":
@@ -111,7 +131,8 @@ def _convolve(job: Job, rows: list[Row]) -> Rate | None:
 
 
 _RATES: dict[str, Callable[[Job, list[Row]], Rate | None]] = {
-    "generate": _generate, "classify": _classify, "draw": _draw, "convolve": _convolve,
+    "generate": _generate, "score": lambda job, rows: None, "classify": _classify, "embed": _embed, "draw": _draw,
+    "convolve": _convolve,
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ DTYPES = {
     "dcgan": ("float32", "bfloat16", "float16", "tf32"),
     "convolve": ("float32",),
 }
+Measured = TextCNNConfig | GPT2Config | DCGANConfig
 MODELS: dict[str, type[TextCNNConfig] | type[GPT2Config] | type[DCGANConfig]] = {
     "sentiment": TextCNNConfig, "gpt2": GPT2Config, "dcgan": DCGANConfig,
 }  # fmt: skip
@@ -36,7 +37,7 @@ class Setting:
     job: str
     device: str = "cpu"
     dtype: str = "float32"
-    config: TextCNNConfig | GPT2Config | DCGANConfig | None = None
+    config: Measured | None = None
     weights: dict[str, np.ndarray] | None = None
     ids: np.ndarray | None = None
 
@@ -104,7 +105,7 @@ class Text:
         assert isinstance(config, GPT2Config)
         weights = setting.weights or gpt2.random_weights(config, seed=1)
         self.prompts = gpt2.random_prompts(config, most)
-        self.each = min(TOKENS, config.n_positions - self.prompts.shape[1])
+        self.each = min(TOKENS, config.context - self.prompts.shape[1])
         self.setting = gpt2.Setting(config, weights, self.prompts, most, tokens=self.each, device=setting.device)
         self.engine = gpt2.ours(config, weights, setting.dtype, setting.device)
         self.size = f"{gpt2.model_name(config)}, {self.prompts.shape[1]} -> {self.each} tokens"

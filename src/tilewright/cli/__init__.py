@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from importlib import import_module
 from inspect import cleandoc
@@ -32,15 +33,17 @@ from tilewright.errors import (
     UsageError,
     error_json,
 )
-from tilewright.formats.fetched import as_urls
 
 VERBS = {
-    "generate": "Continue prompts with a GPT-2: text, JSON lines, Parquet, or binary token ids.",
+    "generate": "Continue prompts with GPT-2, OPT or GPT-NeoX: text, JSON lines, Parquet, or binary token ids.",
+    "score": "Score given texts with GPT-2, OPT or GPT-NeoX: log-probabilities of their tokens.",
     "classify": "Classify texts with a BERT, RoBERTa, DistilBERT or TextCNN: text, JSON lines or Parquet.",
+    "embed": "Turn texts into vectors with a BERT, RoBERTa or DistilBERT: .npy, JSON lines or Parquet.",
     "draw": "Draw images with a DCGAN: .txt, .npy, .png or .bmp.",
     "convolve": "Filter a volume: text, .npy, NIfTI, TIFF or Zarr. It may be larger than memory.",
     "plan": "Print what a job would need: shards, memory, disk and time.",
     "status": "Show how far a job is, and the process that runs it.",
+    "work": "Join a job that runs: take shards of it, on this machine or another one.",
     "verify": "Check that the output and the shards of a job are intact.",
     "validate": "Compare an output with a reference: PASS or FAIL.",
     "models": "List the models that come with the package: poet, critic and portraits.",
@@ -54,6 +57,7 @@ VERBS = {
     "writeup": "Write a report of this machine from its measured results.",
     "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
     "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
+    "warm": "Compile the kernels of jobs ahead, into a directory for other machines.",
     "doctor": "Show this machine, and what is missing on it.",
 }
 
@@ -66,6 +70,15 @@ NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python say
 HELP = {"help_option_names": ["-h", "--help"]}
 MODELS = ("model", "source")  # what --model and convert's SRC are called
 READ = ("input", "kernel", "mine", "answers", "validate", "reference")  # options that name files
+STORED = (
+    "generate",
+    "classify",
+    "score",
+    "embed",
+    "status",
+    "verify",
+    "work",
+)  # verbs whose output may be the URL of an object
 WRITTEN = ("output", "image", "trace", "destination")
 TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
@@ -124,12 +137,13 @@ def _check_files(verb: str, options: dict[str, Any]) -> None:
     from tilewright.formats.files import check_no_stream
 
     given = {name: options[name] for name in (*READ, "source", *WRITTEN) if isinstance(options.get(name), str)}
-    for name, path in given.items() if verb not in ("status", "verify") else ():
+    for name, path in given.items() if verb not in ("status", "verify", "work") else ():
         check_no_stream(path, name, written=name in WRITTEN and verb != "validate")
 
 
-def _fetched(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that name an object of a store by its URL, with the paths of local copies.
+def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str, Any]:
+    """Options that name an object of a store by its URL, with the paths of local copies. opened: closed when the verb
+    is done; then the local copy of an output goes.
 
     Raises UsageError for a URL where a file is to be written, and what `stores.inputs.fetch` raises.
     """
@@ -139,16 +153,21 @@ def _fetched(options: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(given, str) or "://" not in given:
             continue
         from tilewright.runtime.stores.inputs import fetch
+        from tilewright.runtime.stores.stage import staged
         from tilewright.runtime.stores.urls import is_url, local_path
 
         if not is_url(given):
             continue
-        if name not in WRITTEN:
+        if name not in WRITTEN or verb == "validate":
             found[name] = fetch(given, folder=name in MODELS)
         elif (path := local_path(given)) is not None:
             found[name] = path
+        elif name == "output" and verb in STORED and not given.endswith("/"):
+            job = given if verb in STORED[:4] else given.removesuffix("/").removesuffix(".job")
+            found[name] = opened.enter_context(staged(job))
         else:
-            what = f"the {name} is the URL {given!r}; only what is read may be an object of a store"
+            verbs = f"{', '.join(STORED[:3])} and {STORED[3]}"
+            what = f"the {name} is the URL {given!r}; only single files of {verbs} can be written to a store"
             raise UsageError(what, remedy="write to a local file, and copy it")
     return found
 
@@ -182,15 +201,16 @@ def _guarded(verb: Callable[..., None]) -> Callable[..., None]:
     def called(**options: Any) -> None:
         _options_given.set(options)
         try:
-            options |= _fetched(options)
-            _check_files(verb.__name__, options)
-            options |= _texts(options)
-            for name in MODELS:
-                if isinstance(options.get(name), str):
-                    from tilewright.runtime.named_models import resolved
+            with ExitStack() as opened:
+                options |= _fetched(verb.__name__, options, opened)
+                _check_files(verb.__name__, options)
+                options |= _texts(options)
+                for name in MODELS:
+                    if isinstance(options.get(name), str):
+                        from tilewright.runtime.named_models import resolved
 
-                    options[name] = resolved(options[name], options.get("output") or options.get("destination"))
-            verb(**options)
+                        options[name] = resolved(options[name], options.get("output") or options.get("destination"))
+                verb(**options)
         except (typer.Exit, SystemExit):
             raise
         except typer.BadParameter as error:
@@ -256,9 +276,9 @@ def fail(error: BaseException) -> None:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     if os.environ.get("TILEWRIGHT_DEBUG"):
         sys.__excepthook__(type(error), error, error.__traceback__)
-    say(as_urls(f"Error: {known}"), err=True)
+    say(f"Error: {known}", err=True)
     if _options_given.get({}).get("json"):
-        say(as_urls(error_json(known)))
+        say(error_json(known))
     sys.exit(known.exit_code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from tilewright.cli._output import say
 from tilewright.runtime.jobs.settings import Settings
 
 Engine = Literal["inline", "local", "mpi", "ray"]
+SharedFiles = Literal["auto", "yes", "no"]
 
 
 @dataclass(kw_only=True)
@@ -26,7 +28,8 @@ class JobOptions:
             metavar="N",
             min=1,
             max=1024,
-            help="Worker processes. Each gets one GPU, or an equal share of the CPU cores.",
+            help="Worker processes. Each gets one GPU, or an equal share of the CPU cores. On a Ray cluster, the most "
+            "at a time.",
             show_default="one per GPU, else one",
             rich_help_panel=RUNS,
         ),
@@ -40,6 +43,14 @@ class JobOptions:
             rich_help_panel=RUNS,
         ),
     ] = None
+    shared_files: Annotated[
+        SharedFiles,
+        Option(
+            help="With --engine mpi: all nodes see the files of the job (yes), or only the node of rank 0 (no). Then "
+            "inputs and weights are sent to each node once, and rank 0 writes all shards.",
+            rich_help_panel=RUNS,
+        ),
+    ] = "auto"
     shard_size: Annotated[
         str | None,
         Option(
@@ -60,6 +71,14 @@ class JobOptions:
     ] = None
     restart: Annotated[
         bool, Option("--restart", help="Discard the shards of earlier runs and start anew.", rich_help_panel=RUNS)
+    ] = False
+    retry_failed: Annotated[
+        bool,
+        Option(
+            "--retry-failed",
+            help="Compute the shards with failed records again, and the output with them. Needs --engine local or ray.",
+            rich_help_panel=RUNS,
+        ),
     ] = False
     force: Annotated[
         bool,
@@ -111,10 +130,20 @@ class JobOptions:
 def resolve_dtype(options: Any) -> None:
     """Replaces --dtype auto by the dtype of the model's weights. Raises UsageError, InputError and ResourceError."""
     if options.dtype == "auto":
-        from tilewright.runtime.devices import place_for
+        if options.engine == "mpi" and not os.path.exists(options.model):
+            return  # this node does not see the model: its ranks take the job of rank 0
         from tilewright.runtime.load import stored_dtype
 
-        options.dtype = stored_dtype(options.model, place_for(options.device))
+        options.dtype = stored_dtype(options.model, _device_of(options, "float32"))
+
+
+def _device_of(options: Any, dtype: str) -> str:
+    """The device of a job. The GPUs of a Ray cluster are on other machines, so they are not checked here."""
+    from tilewright.runtime.devices import place_for
+
+    if options.device == "cuda" and getattr(options, "engine", None) == "ray":
+        return "cuda"
+    return place_for(options.device, dtype)
 
 
 def settings_of(options: Any, job: str) -> Settings:
@@ -122,7 +151,8 @@ def settings_of(options: Any, job: str) -> Settings:
 
     Raises BadParameter, UsageError and ResourceError.
     """
-    check_threads(options.threads)
+    if options.engine != "ray":  # its nodes may have more cores
+        check_threads(options.threads)
     resolve_dtype(options)
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
     del given["config"]  # its options have become ours
@@ -163,11 +193,9 @@ def threads_of(options: Any) -> int:
 
 def device_row(options: Any) -> dict[str, str]:
     """The rows of the banner that say where the job runs, and without what."""
-    from tilewright.runtime.devices import place_for
-
-    device = place_for(options.device, options.dtype or "float32")
+    device = _device_of(options, options.dtype or "float32")
     workers = {"Workers": f"{options.workers:,}"} if options.workers else {}
-    if device == "cpu":
+    if device == "cpu" and (options.threads or options.engine != "ray"):
         threads = threads_of(options)
         device = f"cpu, {threads} thread{'s' * (threads > 1)}"
     return workers | {"Device": device, **without_row(options)}

@@ -14,9 +14,10 @@ from tilewright.switches import OPTIMISATIONS
 
 JOB = ".job"  # ending of a job's directory
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-FILES, SAMPLING, MACHINE = "Files and records", "Sampling", "Device, precision and speed"  # groups of options
+FILES, SAMPLING, SCORING = "Files and records", "Sampling", "Scoring"  # groups of options
+MACHINE = "Device, precision and speed"
 CHECKS, RUNS, MESSAGES = "Comparison with a reference", "Workers, shards and restarts", "Messages and settings"
-GROUPS = (FILES, SAMPLING, MACHINE, CHECKS, MESSAGES, RUNS)  # in the order of --help
+GROUPS = (FILES, SAMPLING, SCORING, MACHINE, CHECKS, MESSAGES, RUNS)  # in the order of --help
 
 Device = Annotated[
     Literal["cpu", "cuda", "auto"],
@@ -87,6 +88,14 @@ Keep = Annotated[
         "--keep",
         metavar="NAMES",
         help="Copy fields of each record to the output, as in label,meta; null where it has none. NAME=AS renames one.",
+        rich_help_panel=FILES,
+    ),
+]
+PerInput = Annotated[
+    bool,
+    typer.Option(
+        "--per-input",
+        help="With -o DIR/: write one file per input file. Without it, DIR/ has one file per shard.",
         rich_help_panel=FILES,
     ),
 ]

@@ -9,6 +9,7 @@ from math import floor, isfinite, log10
 from typing import Any
 
 from tilewright.errors import ResourceError, printable
+from tilewright.formats.fetched import as_urls
 
 _lost: set[str] = set()  # the names of streams that could not be written
 
@@ -130,7 +131,7 @@ def _write(name: str, text: str) -> bool:
     if stream is None or name in _lost:
         return False
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(printable(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.write(printable(as_urls(text)).encode(encoding, "backslashreplace").decode(encoding) + "\n")
     stream.flush()
     return True
 

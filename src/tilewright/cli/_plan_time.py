@@ -74,7 +74,7 @@ def _rate(job: Job, found: Declared, rows: list[Any], trial: str | None) -> tupl
         unit = "planes" if "planes" in found.figures else found.unit
         why = f"{source} took {_duration(similar.seconds)} for {similar.records:,} {unit}"
         if similar.records < FEW:
-            why += ", and a record of such a small job takes longer"
+            why += "; a larger job is faster per record"
     elif measured := rate(job, rows):
         seconds, row = measured
         threads = f", {counted(row.threads, 'thread')}" if row.threads else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from typer import Option
@@ -141,7 +141,7 @@ def _check(options: Any, job: str) -> None:
 
 def _setting(options: Any, job: str) -> Setting:
     """What to run. Raises UsageError for a dtype that is not measured, InputError for another model."""
-    from tilewright.bench.sweep_kinds import DTYPES, MODELS, Setting
+    from tilewright.bench.sweep_kinds import DTYPES, MODELS, Measured, Setting
     from tilewright.demo import sentences
     from tilewright.runtime.devices import place_for
     from tilewright.runtime.load import read_weights
@@ -152,7 +152,7 @@ def _setting(options: Any, job: str) -> Setting:
     place_for(options.device, dtype)
     if options.model is not None:
         config, weights = read_weights(options.model, MODELS[job])
-        return Setting(job, options.device, dtype, config, weights)
+        return Setting(job, options.device, dtype, cast(Measured, config), weights)
     return Setting(job, options.device, dtype, ids=sentences()[0] if job == "sentiment" else None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._options import Device, Threads, check_threads, parse_sizes, verb
+from tilewright.cli._bench import Against, Common, Dtype, Input, Rounds, begin, finish, indented, names, saved
+from tilewright.cli._options import Threads, parse_sizes, verb
 from tilewright.cli._output import say, show
 from tilewright.errors import counted
 
@@ -18,32 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tilewright.bench.noise import Watch
     from tilewright.bench.results import Row
 
     Saver = Callable[[list[Row]], list[Path]]  # writes rows, and what is drawn of them
-
-Dtype = Literal["float32", "bfloat16"]
-Against = Annotated[
-    str | None,
-    Option(
-        metavar="LIST",
-        help="The libraries to compare with, as in torch,ctranslate2; or none.",
-        show_default="all that are installed",
-    ),
-]
-Input = Annotated[
-    str | None, Option("--input", "-i", metavar="FILE", help="Token ids as int32 [n][16].", show_default="see above")
-]
-Rounds = Annotated[int | None, Option(metavar="N", min=1, help="Runs of each library.", show_default="by the workload")]
-
-
-@dataclass
-class Common:
-    """Options of every workload."""
-
-    device: Device = "cpu"
-    save: Annotated[bool, Option("--save", help="Add the rows to results/ of the current directory.")] = False
 
 
 @dataclass
@@ -70,7 +47,7 @@ def sentiment(options: Sentiment) -> None:
     The sentences come from --input. Without --input they come from sentiment_inputs.bin (16,384 sentences), if that
     file is in ./course or in the folder that TILEWRIGHT_COURSE names. Else the sample in the package is used.
     """
-    watch, device = _begin(options, options.dtype, options.threads)
+    watch, device = begin(options, options.dtype, options.threads)
     from tilewright.bench.workloads.sentiment import bench
     from tilewright.demo import sentences
     from tilewright.ops.core.launch import thread_count
@@ -79,12 +56,67 @@ def sentiment(options: Sentiment) -> None:
     ids, count = ids[: options.count], options.threads or thread_count()
     where = f"{count} threads" if device == "cpu" else "on the GPU"
     say(f"{counted(len(ids), 'sentence')} of {source}, {options.dtype}, {where}")
-    against = _names(options.against, ("torch",))
-    rows = bench(ids, count=count, dtype=options.dtype, device=device, against=against, say=_indented)
+    against = names(options.against, ("torch",))
+    rows = bench(ids, count=count, dtype=options.dtype, device=device, against=against, say=indented)
     for row in rows:
         ratio = f"   {row.peer_ratio:.1f} x {row.peer}" if row.peer_ratio else ""
         show(f"{row.rung:<14} {row.rows / row.median_s:>12,.1f} sentences/s{ratio}")
-    _finish(rows, options, watch)
+    finish(rows, options, watch)
+
+
+@dataclass
+class Embed(Common):
+    """Options of `bench embed`."""
+
+    against: Against = None
+    data: Annotated[
+        str | None,
+        Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Lines of text, whose lengths are used.",
+            show_default="lengths as of film reviews",
+        ),
+    ] = None
+    model: Annotated[
+        Literal["minilm", "distilbert", "bert"],
+        Option(help="The size: of all-MiniLM-L6, DistilBERT-base or BERT-base."),
+    ] = "minilm"
+    count: Annotated[int, Option("--count", "-n", min=1, metavar="N", help="Texts.")] = 512
+    dtype: Annotated[Dtype, Option(help="Precision of the products.")] = "float32"
+    threads: Threads = None
+    rounds: Rounds = 10
+
+
+@verb(Embed)
+def embed(options: Embed) -> None:
+    """Embed texts with an encoder with random weights, beside PyTorch and OpenVINO, on the CPU.
+
+    \b
+    tilewright bench embed --model minilm --threads 2
+
+    The token ids are random. The lengths of the texts are drawn from those of the lines of --input, at 1.3 tokens per
+    word. The peers take batches of 32 texts of similar length, as sentence-transformers makes them.
+    """
+    watch, device = begin(options, options.dtype, options.threads)
+    if device != "cpu":
+        raise typer.BadParameter(f"{device!r}: encoders run on the CPU", param_hint="--device")
+    from tilewright.bench.workloads.embed import PEERS, SIZES, Setting, bench, random_texts, read_lines
+    from tilewright.models.bert_config import BertConfig
+    from tilewright.ops.core.launch import thread_count
+
+    config, count = BertConfig(**SIZES[options.model]), options.threads or thread_count()
+    texts = random_texts(config, read_lines(options.data) if options.data else None, options.count)
+    say(f"{counted(len(texts), 'text')} of {sum(map(len, texts)) / len(texts):.1f} tokens on average, {options.model}, "
+        f"{options.dtype}, {counted(count, 'thread')}")  # fmt: skip
+    setting = Setting(config, texts, options.model, options.dtype, count, names(options.against, PEERS),
+                      options.rounds or 10)  # fmt: skip
+    rows = bench(setting, indented)
+    for row in rows:
+        ratio = f"   {row.peer_ratio:.2f} x {row.peer}" if row.peer_ratio else ""
+        show(f"{row.rung:<14} {row.rows / row.median_s:>12,.1f} texts/s{ratio}")
+    finish(rows, options, watch)
 
 
 @dataclass
@@ -121,7 +153,7 @@ def gpt2(options: Gpt2) -> None:
     8 tokens for each of 1,024 prompts (6,400 on a GPU), as a student's report did. batch generates 128 tokens for each
     of 64 prompts (1,024 on a GPU). single generates 64 tokens for one prompt.
     """
-    watch, device = _begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
+    watch, device = begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.gpt2 import COUNT, USUAL, Setting, bench, model_name, random_prompts, random_weights
     from tilewright.models.gpt2 import GPT2Config
     from tilewright.ops.core.launch import thread_count, threads
@@ -139,11 +171,11 @@ def gpt2(options: Gpt2) -> None:
         setting = Setting(
             config, weights, prompts, count, tokens=options.max_tokens, rounds=options.rounds or 3,
             workloads=tuple(options.only.split(",")) if options.only else USUAL, profile=options.profile,
-            against=_names(options.against, usual), device=device,
+            against=names(options.against, usual), device=device,
         )  # fmt: skip
         dtypes = ("float32", "bfloat16") if options.dtype == "both" else (options.dtype,)
-        parts = (part for dtype in dtypes for part in bench(setting, dtype=dtype, say=_indented))
-        rows = _saved(parts, options, watch)
+        parts = (part for dtype in dtypes for part in bench(setting, dtype=dtype, say=indented))
+        rows = saved(parts, options, watch)
     _show_tables(rows)
     if options.profile and device != "cpu":
         from tilewright.bench.workloads.gpt2_profile import leave
@@ -174,7 +206,7 @@ def dcgan(options: Dcgan) -> None:
     \b
     tilewright bench dcgan --count 256
     """
-    watch, device = _begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
+    watch, device = begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.dcgan import IMAGES, ROUNDS, bench
     from tilewright.ops.core.launch import thread_count, threads
 
@@ -186,12 +218,12 @@ def dcgan(options: Dcgan) -> None:
         where = f"{thread_count()} threads" if device == "cpu" else "on the GPU"
         say(f"DCGAN, 64 x 64 pixels, random weights; {counted(count, 'image')}; {where}")
         measured = partial(
-            bench, count, device=device, against=_names(options.against, ("torch",)),
-            rounds=options.rounds or ROUNDS[device], say=_indented,
+            bench, count, device=device, against=names(options.against, ("torch",)),
+            rounds=options.rounds or ROUNDS[device], say=indented,
         )  # fmt: skip
         dtypes = classes.get(options.dtype, (options.dtype,))
         parts = (part for dtype in dtypes for part in measured(dtype=dtype))
-        rows = _saved(parts, options, watch)
+        rows = saved(parts, options, watch)
     _show_tables(rows)
 
 
@@ -212,16 +244,16 @@ def convolve(options: Convolve) -> None:
 
     With --save, each case is saved as soon as it is measured.
     """
-    watch, device = _begin(options, "float32", options.threads)
+    watch, device = begin(options, "float32", options.threads)
     from tilewright.bench.noise import Watch
     from tilewright.bench.workloads.convolve import PEERS, bench, lines
     from tilewright.ops.core.launch import threads
 
     with threads(options.threads):
-        for rows in bench(device=device, against=_names(options.against, PEERS[device]), say=_indented):
+        for rows in bench(device=device, against=names(options.against, PEERS[device]), say=indented):
             for line in lines(rows):
                 show(line)
-            _finish(rows, options, watch)
+            finish(rows, options, watch)
             watch = Watch()
 
 
@@ -288,14 +320,14 @@ def scaling(options: Scaling) -> None:
     counts = parse_sizes(options.count or "")
     if (options.count is not None and not counts) or any(count < 1 for count in counts):
         raise typer.BadParameter(f"{options.count!r}: write 10,100,1000", param_hint="--count")
-    watch, device = _begin(options)
+    watch, device = begin(options)
     with TemporaryDirectory() as temporary:
         setting = Setting(
             Path(options.folder or temporary), workers, engine, device, options.dtype, options.launcher,
             options.max_tokens, options.tiny,
         )  # fmt: skip
-        found = (bench(job, count, setting, _indented) for job in jobs for count in counts or (COUNT[device][job],))
-        rows = _saved(found, options, watch, save_scaling)
+        found = (bench(job, count, setting, indented) for job in jobs for count in counts or (COUNT[device][job],))
+        rows = saved(found, options, watch, save_scaling)
     _show_tables(rows)
 
 
@@ -321,54 +353,15 @@ ABOUT = """Time a whole workload beside other libraries, on this machine and in 
 tilewright bench sentiment --against torch
 
 Each workload has its own options: tilewright bench WORKLOAD --help."""
-COMMANDS = {"sentiment": sentiment, "gpt2": gpt2, "dcgan": dcgan, "convolve": convolve, "scaling": scaling}
+COMMANDS = {
+    "sentiment": sentiment,
+    "embed": embed,
+    "gpt2": gpt2,
+    "dcgan": dcgan,
+    "convolve": convolve,
+    "scaling": scaling,
+}
 OLD_NAMES = {"conv3d": "convolve"}  # what a workload was called earlier still works
-
-
-def _begin(options: Common, dtype: str | None = None, threads: int | None = None) -> tuple[Watch, str]:
-    """(a watch over the machine, "cpu" or "cuda"), the options checked. Raises BadParameter."""
-    check_threads(threads)
-    from tilewright.bench.noise import Watch
-    from tilewright.runtime.devices import place_for
-
-    device = place_for(options.device, dtype) if dtype else place_for(options.device)
-    if threads and device != "cpu":
-        raise typer.BadParameter(f"{threads} is for the CPU; on a GPU there are none", param_hint="--threads")
-    return Watch(), device
-
-
-def _saved(parts: Iterable[list[Row]], options: Common, watch: Watch, saver: Saver | None = None) -> list[Row]:
-    """The rows of all parts. Each part is saved before the next is measured. watch: begun before the first one."""
-    from tilewright.bench.noise import Watch
-
-    rows: list[Row] = []
-    for part in parts:
-        _finish(part, options, watch, saver)
-        rows, watch = rows + part, Watch()
-    return rows
-
-
-def _finish(rows: list[Row], options: Common, watch: Watch, saver: Saver | None = None) -> None:
-    """Warn of noise, and save."""
-    from tilewright.bench.noise import warning
-    from tilewright.bench.results import save_here
-
-    rows = watch.noted(rows)
-    if text := warning(rows):
-        say(text, err=True)
-    for path in (saver or save_here)(rows) if options.save else ():
-        say(f"written to {path}")
-
-
-def _names(given: str | None, usual: tuple[str, ...]) -> tuple[str, ...]:
-    """The peers that --against names."""
-    if given is None:
-        return usual
-    return () if given == "none" else tuple(name.strip() for name in given.split(","))
-
-
-def _indented(text: str) -> None:
-    say(f"  {text}")
 
 
 def _show_tables(rows: list[Row]) -> None:

@@ -18,6 +18,7 @@ from tilewright.cli._options import (
     Dtype,
     Json,
     Keep,
+    PerInput,
     Rungs,
     TextField,
     Threads,
@@ -53,7 +54,8 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Sentences: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][length].",
+            help="Sentences: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
+            "token ids as int32 [n][length]. A directory, a pattern or @LIST means many files.",
             rich_help_panel=FILES,
         ),
     ]
@@ -63,7 +65,8 @@ class Options(JobOptions):
             "--output",
             "-o",
             metavar="FILE",
-            help="Labels: .jsonl or .parquet. For a .bin input: logits as float32 [n][labels].",
+            help="Labels: .jsonl or .parquet, or DIR/ for a folder of such files. For a .bin input: logits as "
+            "float32 [n][labels].",
             rich_help_panel=FILES,
         ),
     ]
@@ -81,6 +84,7 @@ class Options(JobOptions):
     ] = None
     text_field: TextField = None
     keep: Keep = None
+    per_input: PerInput = False
     device: Device = "auto"
     dtype: Dtype = "float32"
     threads: Threads = None
@@ -133,6 +137,7 @@ def job_of(options: Options) -> ClassifyJob:
         tolerance=options.tolerance,
         content_field=options.text_field,
         keep=parse_keep(options.keep),
+        per_input=options.per_input,
         settings=settings_of(options, "classify"),
     )
 
@@ -146,8 +151,9 @@ def classify(options: Options) -> None:
     tilewright classify --model ./distilbert-sst2 -i reviews.jsonl -o labels.jsonl
 
     Input: each line of a .txt file is a sentence, and its id is the line's number. A blank line is counted but gives no
-    line of the output. A .jsonl line is {"id": 7, "text": "..."}, or has "tokens" in place of "text". Lines without an
-    id are counted from 1. A sentence that is longer than the model takes is cut, and the summary says how many were.
+    line of the output. A .jsonl line is {"id": 7, "text": "..."}, or has "tokens" in place of "text". A line for a BERT
+    may also have "text_pair": the model then reads both texts. Lines without an id are counted from 1. A sentence that
+    is longer than the model takes is cut, and the summary says how many were.
 
     Models: a directory from Hugging Face with config.json, model.safetensors and tokenizer.json whose architecture ends
     in ForSequenceClassification (bert, roberta, distilbert; on the CPU), or a textcnn, also on a GPU.

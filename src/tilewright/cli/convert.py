@@ -29,8 +29,8 @@ def convert(
     network.bin (DCGAN). Only models with the sizes of that course fit in them.
 
     PyTorch's state dicts (.safetensors, .pt, .pth, .ckpt, pytorch_model.bin) are converted to a directory. PyTorch
-    reads them in a separate process, with weights_only. A GPT-2 or a TextCNN needs its config.json in the same
-    directory; its tokenizer is copied. For a DCGAN, give the generator's weights (netG). They do not contain the
+    reads them in a separate process, with weights_only. All but a DCGAN need their config.json in the same
+    directory; the tokenizer is copied. For a DCGAN, give the generator's weights (netG). They do not contain the
     strides: every layer is assumed to double the size, and config.json can be edited.
 
     The weights are checked and copied bit for bit. DST appears when it is complete.

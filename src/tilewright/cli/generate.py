@@ -20,6 +20,7 @@ from tilewright.cli._options import (
     Dtype,
     Json,
     Keep,
+    PerInput,
     PromptField,
     Rungs,
     Threads,
@@ -29,6 +30,7 @@ from tilewright.cli._options import (
     verb,
 )  # fmt: skip
 from tilewright.cli._output import banner, say, show_part, show_report, summary
+from tilewright.formats.names import kind_of_records
 from tilewright.formats.sampling_fields import DRAWING
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Prompts: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][16].",
+            help="Prompts: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
+            "token ids as int32 [n][16]. A directory, a pattern or @LIST means many files.",
             rich_help_panel=FILES,
         ),
     ]
@@ -71,7 +74,8 @@ class Options(JobOptions):
             "--output",
             "-o",
             metavar="FILE",
-            help="Completions: .txt (one per line), .jsonl or .parquet; or .bin, token ids as int32 [n][tokens].",
+            help="Completions: .txt (one per line), .jsonl or .parquet; DIR/ for a folder of such files; or .bin, "
+            "token ids as int32 [n][tokens].",
             rich_help_panel=FILES,
         ),
     ]
@@ -199,6 +203,7 @@ class Options(JobOptions):
     ] = None
     prompt_field: PromptField = None
     keep: Keep = None
+    per_input: PerInput = False
     device: Device = "auto"
     dtype: Dtype = "float32"
     threads: Threads = None
@@ -237,6 +242,7 @@ def job_of(options: Options) -> GenerateJob:
         answers=options.validate or options.answers,
         content_field=options.prompt_field,
         keep=parse_keep(options.keep),
+        per_input=options.per_input,
         settings=settings_of(options, "generate"),
     )
 
@@ -262,14 +268,16 @@ def options_without_effect(options: Options) -> str:
     given = [_flag(name) for name in DRAWING if getattr(options, name) is not None]
     if options.temperature or not given:
         return ""
-    but = ", but for records that give their own" if (options.input or "").endswith((".jsonl", ".parquet")) else ""
+    but = (
+        ", but for records that give their own" if kind_of_records(options.input or "") not in (".txt", ".bin") else ""
+    )
     said = f"the likeliest token is taken, whatever is given as {' and '.join(given)}"
     return f"At --temperature 0 {said}{but}"
 
 
 @verb(Options)
 def generate(options: Options) -> None:
-    """Continue prompts with a GPT-2.
+    """Continue prompts with a GPT-2, an OPT, a GPT-NeoX or a Pythia.
 
     \b
     tilewright generate --model poet -i lines.txt -o verse.txt --max-tokens 64 --temperature 0.7
@@ -322,7 +330,7 @@ def _banner(options: Options) -> str:
     if unused := options_without_effect(options):
         say(unused, err=True)
     rows = {
-        "Model": f"GPT-2, {options.model}",
+        "Model": options.model,
         "Input": options.input,
         "Output": options.output,
         "Prompts": "all" if options.count is None else f"{options.count:,}",

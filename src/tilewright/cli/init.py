@@ -13,13 +13,21 @@ from tilewright.cli._output import say
 
 TEXTCNN = ("vocab_size", "sequence_length", "hidden_size", "num_filters", "num_labels", "kernel_sizes", "hidden_sizes")
 GPT2 = {"vocab_size": "vocab_size", "layers": "n_layer", "heads": "n_head", "width": "n_embd", "context": "n_positions"}
-BOTH, OF_TEXTCNN, OF_GPT2, OF_DCGAN = "Sizes", "Sizes of a textcnn", "Sizes of a gpt2", "Sizes of a dcgan"
+NEWER = {
+    "vocab_size": "vocab_size", "layers": "num_hidden_layers", "heads": "num_attention_heads", "width": "hidden_size",
+    "context": "max_position_embeddings",
+}  # fmt: skip
+BOTH, OF_TEXTCNN, OF_DCGAN = "Sizes", "Sizes of a textcnn", "Sizes of a dcgan"
+OF_GPT2 = "Sizes of a gpt2, opt or gpt_neox"
 DCGAN = {"z_size": "z_size", "base_size": "size", "channels": "channels", "kernel": "kernel"}
 
 
 @dataclass
 class Options:
-    kind: Annotated[Literal["textcnn", "gpt2", "dcgan"], typer.Argument(metavar="KIND", help="textcnn, gpt2 or dcgan")]
+    kind: Annotated[
+        Literal["textcnn", "gpt2", "opt", "gpt_neox", "dcgan"],
+        typer.Argument(metavar="KIND", help="textcnn, gpt2, opt, gpt_neox or dcgan"),
+    ]
     path: Annotated[
         str, typer.Argument(metavar="PATH", help="The new model directory, or FILE.bin for a headerless file.")
     ]
@@ -32,8 +40,8 @@ class Options:
         Option(
             metavar="N",
             min=1,
-            help="Tokens in the vocabulary, of a textcnn or a gpt2.",
-            show_default="21635 for textcnn, 50257 for gpt2",
+            help="Tokens in the vocabulary, of all but a dcgan.",
+            show_default="21635 for textcnn, 50257 for gpt2, 50272 for opt, 50304 for gpt_neox",
             rich_help_panel=BOTH,
         ),
     ] = None
@@ -83,7 +91,7 @@ class Options:
             metavar="N",
             min=1,
             help="Positions: the longest prompt and completion together.",
-            show_default="1024",
+            show_default="1024, 2048 for opt and gpt_neox",
             rich_help_panel=OF_GPT2,
         ),
     ] = None
@@ -125,13 +133,16 @@ def init(options: Options) -> None:
     \b
     tilewright init gpt2 tiny --layers 2 --heads 4 --width 64 --context 256 --vocab-size 5000
 
-    Without options the model has the full size: 801 MB for textcnn, 498 MB for gpt2, 21 MB for dcgan. An option of
+    Without options the model has the full size: 801 MB for textcnn, 498 MB for gpt2, 501 MB for opt, 649 MB
+    for gpt_neox (the sizes of Pythia-160M), 21 MB for dcgan. An option of
     another kind of model is refused.
     """
     given = {name: value for name, value in vars(options).items() if value is not None}
     path, seed, kind, force = (given.pop(name) for name in ("path", "seed", "kind", "force"))
     sizes: dict[str, Any] = {}
-    own = {"textcnn": {name: name for name in TEXTCNN}, "gpt2": GPT2, "dcgan": DCGAN}[kind]
+    own = {"textcnn": {name: name for name in TEXTCNN}, "gpt2": GPT2, "opt": NEWER, "gpt_neox": NEWER, "dcgan": DCGAN}[
+        kind
+    ]
     for name, value in given.items():
         if name not in own:
             raise typer.BadParameter(f"{kind} has no such size", param_hint=f"--{name.replace('_', '-')}")
@@ -142,7 +153,7 @@ def init(options: Options) -> None:
     from tilewright.runtime.convert import models
 
     start = time.perf_counter()
-    make = {"textcnn": models.init_textcnn, "gpt2": models.init_gpt2, "dcgan": models.init_dcgan}[kind]
+    make = getattr(models, f"init_{kind}")
     written = make(path, seed, force=force, **sizes)
     seconds = time.perf_counter() - start
     say(f"{path}: {written:,} bytes of weights from seed {seed}...Done! ({seconds:.3f} sec)")

@@ -88,7 +88,7 @@ def _measured(job: Job, options: JobOptions, count: int | None) -> list[Row]:
     place_for(options.device)
     watch, rows = Watch(), []
     if (
-        not show(f"{job.about}\nThe last step runs first: the others are compared with its output.")
+        not show(f"{job.about}\nThe last step runs first; the outputs of the others are compared with its output.")
         and not options.save
     ):
         raise typer.Exit

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 LEGEND = """\
 time: median of the runs; spread: their 10th and 90th percentile, relative to the median
-roof: share of what this machine's arithmetic or memory was measured to allow
-x below: rate divided by that of the rung it stands on; x peer: times as fast as the fastest other library
+roof: share of this machine's measured limit, by arithmetic or by memory
+x below: rate divided by that of the rung below; x peer: rate divided by that of the fastest other library
 check: largest error as a share of the allowed one; a rung whose check fails is not timed
-idea: what the rung changes, compared with the one it stands on"""
+idea: what the rung changes, compared with the rung below"""
 SIZES, SHOWN, WHOLE = "Sizes", "What to show or save", "A whole job"  # groups of options
 
 

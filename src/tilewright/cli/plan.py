@@ -18,7 +18,7 @@ from tilewright.formats.sampling_fields import DRAWING
 if TYPE_CHECKING:
     from tilewright.runtime.plan import Declared, JobPlan
 
-JOBS = ("generate", "classify", "draw", "convolve")
+JOBS = ("generate", "score", "classify", "embed", "draw", "convolve")
 PROMPTS = Option(
     "--input", "-i", metavar="FILE", help="Prompts. Without it, --count prompts of --length tokens are assumed."
 )
@@ -111,14 +111,14 @@ def _planned(given: list[str], module: Any, options: Any, memory: int | None) ->
     if name == "generate":
         options.output = options.output or "out.jsonl"
     if made:
-        from tilewright.models.gpt2 import GPT2Config
+        from tilewright.models.decoder_config import DecoderConfig
         from tilewright.runtime.load import config_of
         from tilewright.runtime.verbs.generate.task import check_forced
 
         options.input = ""
         job = _job_of(module, options, memory)
         device = place_for(job.device, job.dtype)
-        check_forced(job.params, job.settings.rungs, device, config_of(job.model, GPT2Config))
+        check_forced(job.params, job.settings.rungs, device, config_of(job.model, DecoderConfig))
         found = plans.plan_made(job, options.length, memory)
         head, disk = _made(found, options), []
         told = {"verb": "plan", "job": name, "model": job.model, "device": device, "dtype": job.dtype,
@@ -166,6 +166,9 @@ def _head(found: JobPlan) -> list[str]:
     elif found.verb == "generate":
         tokens = f"{figures['prompt_tokens']:,} tokens, the longest {figures['longest']:,}"
         records += f", {tokens}; {figures['new_tokens']:,} new ones each"
+    elif found.verb == "score":
+        records += f", {figures['tokens_read']:,} tokens, {figures['tokens_scored']:,} of them scored"
+        records += f"; about {figures['bad']:,} bad texts" if figures["bad"] else ""
     elif "batch" in figures:
         records += f", {figures['batch']:,} at a time"
     state = {"new": "", "finished": "; the job is finished, nothing to do"}.get(

@@ -1,4 +1,4 @@
-"""`tilewright slurm`: one of the four jobs as a batch script."""
+"""`tilewright slurm`: one of the jobs as a batch script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Options:
     command: Annotated[
         list[str],
         Argument(
-            metavar="VERB ...", help="The job: generate, classify, draw or convolve with its options, without --engine."
+            metavar="VERB ...",
+            help="The job: generate, classify, embed, draw or convolve with its options. Leave out --engine.",
         ),
     ]
     tasks: Annotated[
@@ -35,6 +36,10 @@ class Options:
             "output.",
         ),
     ] = False
+    throttle: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="With --array: tasks that run at a time.", show_default="as many as fit"),
+    ] = None
     nodes: Annotated[int | None, Option(metavar="N", min=1, help="Nodes.", show_default="Slurm's")] = None
     cores: Annotated[int | None, Option(metavar="N", min=1, help="Cores per task.", show_default="Slurm's")] = None
     gpus: Annotated[int | None, Option(metavar="N", min=1, help="GPUs per task.", show_default="none")] = None
@@ -65,12 +70,12 @@ def slurm(options: Options) -> None:
     \b
     tilewright slurm -n 8 --time 04:00:00 --script job.sh classify --model critic -i in.jsonl -o out.jsonl
 
-    Slurm sends the job a signal before the time limit. The job then saves its finished shards, and the script submits
-    itself again. With --array the job needs no MPI: each task of the array computes its part of the shards.
+    Slurm sends a signal before the time limit. The job then saves its finished shards, and the script submits itself
+    again. --array needs no MPI: each task computes its part of the shards, then helps the others.
     """
     from typer import BadParameter
 
-    from tilewright.runtime.engines.slurm import Request, script, submit
+    from tilewright.runtime.engines.slurm import MOST, Request, largest_array, script, submit
 
     if options.submit and options.script is None:
         raise BadParameter("the script has to lie somewhere", param_hint="--script")
@@ -85,8 +90,10 @@ def slurm(options: Options) -> None:
         more=tuple(options.sbatch or ()),
         launcher=options.launcher,
         grace=options.grace,
+        throttle=options.throttle,
     )
-    text = script(request)
+    most = largest_array() if request.array else MOST
+    text = script(request, most)
     if options.script is None:
         show(text.rstrip("\n"))
         return
@@ -105,4 +112,4 @@ def slurm(options: Options) -> None:
         file.write(os.fsencode(text))
     say(f"Written to {options.script}")
     if options.submit:
-        say(f"Submitted: {', '.join(submit(request, options.script))}")
+        say(f"Submitted: {', '.join(submit(request, options.script, most))}")

@@ -18,7 +18,9 @@ SHOWN = 32  # workers that are listed
 class Options:
     """One field per option."""
 
-    output: Annotated[str, Argument(metavar="OUTPUT", help="The output of the job, or its directory OUTPUT.job.")]
+    output: Annotated[
+        str, Argument(metavar="OUTPUT", help="The output of the job, its URL, or its directory OUTPUT.job.")
+    ]
     json: Json = False
 
 
@@ -33,7 +35,7 @@ def status(options: Options) -> None:
     starts, and stores its state there. This command reads that directory and changes nothing. A job counts as running
     while a process on any host holds its lock.
     """
-    from tilewright.runtime.jobs.status import status
+    from tilewright.runtime.stores.views import status
 
     options.output = output_of(options.output)
     found = status(options.output)

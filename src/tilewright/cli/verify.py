@@ -18,7 +18,9 @@ from tilewright.errors import counted
 class Options:
     """One field per option."""
 
-    output: Annotated[str, Argument(metavar="OUTPUT", help="The output of the job, or its directory OUTPUT.job.")]
+    output: Annotated[
+        str, Argument(metavar="OUTPUT", help="The output of the job, its URL, or its directory OUTPUT.job.")
+    ]
     json: Json = False
 
 
@@ -32,7 +34,7 @@ def verify(options: Options) -> None:
     Exit code 0: intact. 1: something is damaged; its name is printed. 75: the job is not finished, and all that exists
     is intact. To repair an output, run the command that made it once more.
     """
-    from tilewright.runtime.jobs.merge import verify
+    from tilewright.runtime.stores.views import verify
 
     options.output = output_of(options.output)
     found = verify(options.output)

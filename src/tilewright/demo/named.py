@@ -51,7 +51,7 @@ def poet_for(prompt: str) -> Any:
     ends = [word.end() for word in re.finditer(r"\S+", prompt)]
 
     def is_too_long(end: int) -> bool:
-        return len(poet.tokenizer.encode(prompt[:end])) >= poet.config.n_positions
+        return len(poet.tokenizer.encode(prompt[:end])) >= poet.config.context
 
     if is_too_long(len(prompt)):
         fitting = bisect_left(ends, True, key=is_too_long)

@@ -107,6 +107,7 @@ def _answer(prompt: Prompt, completions: Sequence[Completion]) -> dict[str, Any]
     if prompt.error:
         error = prompt.error
         about = {"code": "invalid_request", "message": str(error), "line": error.line, "param": error.field or None}
+        about |= {"file": error.file} if error.file else {}
         return line | {"response": None, "error": about}
     given, made = len(prompt.token_ids), sum(len(each.token_ids) for each in completions)
     body = {

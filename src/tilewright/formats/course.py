@@ -67,7 +67,7 @@ class TokenFile:
         scan: int | None = None,
     ) -> None:
         self._vocabulary = vocabulary
-        self._length = length
+        self.length = self._length = length
         self._what = what
         with ExitStack() as failing:
             self.file = failing.enter_context(InputFile(path, "input"))
@@ -77,6 +77,10 @@ class TokenFile:
             for _ in self.batches(SCAN_RECORDS, range(scanned)):
                 pass
             failing.pop_all()
+
+    def located(self, error: RecordError) -> RecordError:
+        """The error; there is one file."""
+        return error
 
     def close(self) -> None:
         self.file.close()

@@ -15,6 +15,9 @@ ROOT = "TILEWRIGHT_OBJECTS"  # the variable that moves the copies
 OBJECTS = "objects"  # the folder of the copies
 
 
+STAGED: dict[str, str] = {}  # by the path of a local output that stands for one in a store: its URL
+
+
 class Origin(NamedTuple):
     """What a local copy is a copy of."""
 
@@ -48,7 +51,9 @@ def origin(path: str) -> Origin | None:
 
 
 def as_urls(text: str) -> str:
-    """A text for people with the paths of copies replaced by the URLs of their objects."""
+    """A text for people with the paths of copies and of staged outputs replaced by the URLs of their objects."""
+    for path, url in STAGED.items():
+        text = text.replace(path, url)
     root = os.path.join(home(), OBJECTS, "")
     if root not in text:
         return text

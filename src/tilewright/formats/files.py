@@ -7,10 +7,10 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tilewright.errors import InputError, ResourceError, TilewrightError, UsageError
 
@@ -68,15 +68,29 @@ class Writable(Protocol):
         """Appends a bytes-like object or a C-contiguous array."""
 
 
+class Part(NamedTuple):
+    """Bytes [begin, end) of a file, which begins at byte `start` of the whole input. number: of the file."""
+
+    file: InputFile
+    begin: int
+    end: int
+    start: int = 0
+    number: int = 0
+
+
 class InputFile:
     """A regular file open for reading by position; its size is taken once.
 
     Reads go through `pread`, never a memory map, so a file that shrinks meanwhile is an error and not a SIGBUS.
     Raises InputError for a missing path, a directory or a device, ResourceError where the system refuses.
-    columns: of a table, the columns to read; None: those that its reader knows.
+    columns: of a table, the columns to read; None: all that its reader knows. groups: of Parquet files, the rows of
+    each row group of each file, once they were read. quoted: a line end inside quotes is no
+    end of a record, and the first record is a header.
     """
 
     columns: frozenset[str] | None = None
+    groups: list[list[int]] | None = None
+    quoted = False
 
     def __init__(self, path: str | os.PathLike[str], what: str) -> None:
         self.path = os.fspath(path)
@@ -110,6 +124,36 @@ class InputFile:
                     remedy="let whatever writes it finish, then run again",
                 )
             done += count
+
+    def parts(self, begin: int, end: int) -> Iterator[Part]:
+        """The stretches of files that make bytes [begin, end) of the input: here one. `many_files.Files` has more."""
+        if begin < end:
+            yield Part(self, begin, end)
+
+    def members(self) -> Iterator[InputFile]:
+        """All files of the input."""
+        yield self
+
+    def member(self, number: int) -> InputFile:
+        """The file of this number."""
+        return self
+
+    def begin_part(self, part: Part, number: int, before: Callable[[], int]) -> None:
+        """The lines of a part come next; see `many_files.Files`."""
+
+    def forget_parts(self) -> None:
+        """Another shard comes next."""
+
+    def check_read(self) -> None:
+        """What was read is what was listed. A single file is checked by its job."""
+
+    def located(self, number: int) -> tuple[str, int]:
+        """(name of the file, or "" if it is the only one, number of the line in it) of a line of the input."""
+        return "", number
+
+    def id_of(self, number: int) -> str | int:
+        """The id of a record that has none. number: of its line."""
+        return number
 
     def map(self) -> mmap.mmap:
         """The whole file mapped read-only, for weights: pages are loaded when used, and shared with other processes."""

@@ -1,5 +1,5 @@
-"""Sentences as JSON lines: {"id": ..., "text": ...}, {"tokens": [...]}, {"input_ids": [...]} or a bare list; labels
-or errors out.
+"""Sentences as JSON lines: {"id": ..., "text": ...}, perhaps with "text_pair", {"tokens": [...]}, {"input_ids": [...]}
+or a bare list; labels or errors out.
 
 Other fields of an input line are ignored, unless the user names them (record_fields.py). Either every line has an id (a
 string or a 64-bit integer), or none has and the number of the line, from 1, is its id.
@@ -32,7 +32,7 @@ from tilewright.formats.lines import (
 from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
 from tilewright.formats.records import BadLine, Batch, Id, RecordError
 from tilewright.formats.sampling_fields import refusal, shown
-from tilewright.formats.sentence_encoder import Content, SentenceEncoder
+from tilewright.formats.sentence_encoder import Content, Pair, SentenceEncoder
 
 # fields that would change what the model makes of a text or of token ids, see MODEL_INPUTS
 BESIDE = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids")
@@ -50,6 +50,7 @@ class _Line(msgspec.Struct):
 
 class _TextLine(_Line):
     text: str | msgspec.UnsetType = msgspec.UNSET
+    text_pair: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class _IdOnly(msgspec.Struct):
@@ -72,6 +73,8 @@ def _naming(content: str, *, text: bool) -> type:
         ("content", kind, msgspec.UNSET),
         *((name, Any, msgspec.UNSET) for name in BESIDE),
     ]
+    if text and content != "text_pair":
+        fields.append(("text_pair", str | msgspec.UnsetType, msgspec.UNSET))
     return msgspec.defstruct("_NamedLine", fields, rename={"content": content})
 
 
@@ -110,16 +113,17 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         if fields.content is not None:
             self._names, kind = {fields.content: "content"}, _naming(fields.content, text=encoder is not None)
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+        self.length = encoder.length if encoder else length
 
     def batches(self, size: int) -> Iterator[Batch]:
         """All records in order, `size` at a time."""
         for records, sentences, end in self._groups(size):
             good = [content for content, record in zip(sentences, records, strict=True) if record.error is None]
             if self._encoder:
-                rows, cut = self._encoder.encoded(good)
+                found = self._encoder.encoded_pairs(good)
+                yield Batch(found.tokens, end, records, found.cut, found.seconds if found.seconds.any() else None)
             else:
-                rows, cut = np.array(good, np.int32).reshape(-1, self._length), 0
-            yield Batch(rows, end, records, cut)
+                yield Batch(np.array(good, np.int32).reshape(-1, self._length), end, records)
 
     def _decode(self, line: bytes | Row) -> tuple[Id | None, tuple[str, Content]]:
         if isinstance(line, dict):
@@ -129,24 +133,37 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
             if line.lstrip().startswith(b"[") and self.fields.content is None:
                 return None, ("", _decode_list(line))
             record = self._decoder.decode(line)
-            check_keys(line, sum(getattr(record, name) is not msgspec.UNSET for name in record.__struct_fields__))
-            return self._found(record, line)
+            found = sum([value is not msgspec.UNSET for value in msgspec.structs.astuple(record)])
+            check_keys(line, found)
+            return self._found(record, line, plain=found == 1 + (record.id is not msgspec.UNSET))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
 
-    def _found(self, record: Any, line: bytes | Row) -> tuple[Id | None, tuple[str, Content]]:
+    def _found(self, record: Any, line: bytes | Row, *, plain: bool = False) -> tuple[Id | None, tuple[str, Content]]:
         """The id of a line or row, and (name, content) of the field with its sentence. Raises BadLine unless there is
-        one such field."""
-        _check_beside(record)
+        one such field. plain: the record has one known field besides its id."""
+        if not plain:
+            _check_beside(record)
         given = [name for name, at in self._names.items() if getattr(record, at) is not msgspec.UNSET]
         if not given:
             raise missing(line if isinstance(line, dict) else decode_fields(line), next(iter(self._names)))
         if len(given) > 1:
             raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
-        return (None if record.id is msgspec.UNSET else record.id), (given[0], getattr(record, self._names[given[0]]))
+        content, second = getattr(record, self._names[given[0]]), getattr(record, "text_pair", msgspec.UNSET)
+        if second is not msgspec.UNSET:
+            if not isinstance(content, str):
+                raise BadLine(f"is given together with {given[0]}; it goes with a text", "text_pair")
+            content = Pair(content, second)
+        return (None if record.id is msgspec.UNSET else record.id), (given[0], content)
 
     def _check(self, raw: tuple[str, Content]) -> Content:
         name, content = raw
+        if isinstance(content, Pair):
+            assert self._encoder is not None
+            try:
+                return self._encoder.checked_pair(*content)
+            except InputError as error:
+                raise BadLine(error.message, name) from error
         if not isinstance(content, str):
             check_tokens(content, self._vocabulary, name)
         if self._encoder is None:
@@ -169,12 +186,17 @@ class LabelWriter:
     """Writes one line per record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
 
     Kept fields follow the id. error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into
-    its label.
+    its label. located: `LineReader.located`.
     """
 
-    def __init__(self, file: Writable, answer: Callable[[np.ndarray], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        file: Writable,
+        answer: Callable[[np.ndarray], Mapping[str, Any]],
+        located: Callable[[RecordError], RecordError] = lambda error: error,
+    ) -> None:
         self.file = file
-        self._answer = answer
+        self._answer, self._located = answer, located
         self._encode_lines = msgspec.json.Encoder().encode_lines
 
     def write(self, batch: Batch, logits: np.ndarray) -> list[RecordError]:
@@ -192,7 +214,7 @@ class LabelWriter:
                     continue
                 error = RecordError(record.line, "", "the logits are not finite: the weights are too large")
                 overflows.append(error)
-            lines.append({"id": record.id, **record.kept, "error": error})
+            lines.append({"id": record.id, **record.kept, "error": self._located(error)})
         self.file.write(self._encode_lines(lines))
         return overflows
 

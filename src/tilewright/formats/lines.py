@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
 from tilewright.errors import InputError, counted
-from tilewright.formats.files import InputFile
+from tilewright.formats.files import InputFile, Part
+from tilewright.formats.inputs import open_text
 from tilewright.formats.magic import kind_of_bytes
-from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.names import kind_of_records
+from tilewright.formats.quoted import BOM, line_starts, quoted_records
+from tilewright.formats.record_fields import NOTHING_KEPT, PLAIN, RecordFields
 from tilewright.formats.records import BadLine, Id, Record, RecordError, repeated_id
 from tilewright.formats.seen_ids import SeenIds, id_hashes
 
 MAX_LINE_BYTES = 16 << 20
 LOOSE_BYTES = 1 << 20  # of a line that Python reads a second time: its objects take up to 50 times as many bytes
 CHUNK_BYTES = 1 << 20
-BOM = b"\xef\xbb\xbf"  # that some editors write first; no part of the text
 TRUNCATED = "Input data was truncated"  # what msgspec says of JSON that ends early, and of half a surrogate pair
 FIRST_BLOCK = 64 << 10  # bytes in which a binary file shows a NUL
 FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
 
 Row = dict[str, Any]  # a row of a table as JSON's values; a text that is not UTF-8 as its bytes; what is null left out
 Line = tuple[int, bytes | Row | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
+TextLine = tuple[int, bytes | None, int]  # of a text
 
 LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of a line that is an object
@@ -38,11 +41,18 @@ Content = TypeVar("Content")  # what becomes of it
 Fields = TypeVar("Fields", bound=msgspec.Struct)  # of a line or row, each with a default
 
 
+class Table(Protocol):
+    """The header of a CSV file."""
+
+    def row(self, line: bytes) -> Row:
+        """The fields of a record. Raises BadLine."""
+
+
 class LineReader(Generic[Raw, Content]):
     """The records of a file, a line each. Blank lines are skipped.
 
     Either every line has an id, or none has and the number of the line, from 1, is its id. count: how many records to
-    use from the start; None: all. fields: those that the user names. Memory does not grow with the file, but for 8
+    use from the start; None: all. fields: as the user names them. Memory does not grow with the file, but for 8
     bytes an id to find ids given twice (by 64-bit hashes: two different ids of a million meet by chance once in 40
     million files). Raises InputError at once for a file that is empty or holds blank lines alone (example: what a line
     looks like), later for one that shrinks, or holds fewer than `count` records.
@@ -57,9 +67,10 @@ class LineReader(Generic[Raw, Content]):
     def __init__(
         self, path: str | os.PathLike[str], *, count: int | None, example: str, fields: RecordFields = PLAIN
     ) -> None:
-        self._count = count
+        self._count, self.path = count, path
         self.fields = fields
-        self.file = InputFile(path, "input")
+        self.table: Table | None = None  # makes rows of the lines of a CSV file
+        self.file = open_text(path, "input")
         self.total = count
         self.bytes = self.file.size
         self._has_ids = self.IDS
@@ -82,6 +93,12 @@ class LineReader(Generic[Raw, Content]):
             self.IDS = self._first_has_an_id()
         self._only, self.hashes = lines, []
 
+    def located(self, error: RecordError) -> RecordError:
+        """The error with the file of its line, where there are many, and the line in it. error: of a record that was
+        read since the last `only`."""
+        file, line = self.file.located(error.line)
+        return RecordError(line, error.field, error.message, file) if file else error
+
     def _decode(self, line: bytes | Row) -> tuple[Id | None, Raw]:
         """The id (None: not given) and what the line says. Raises BadLine."""
         raise NotImplementedError
@@ -97,7 +114,7 @@ class LineReader(Generic[Raw, Content]):
     def _check_text(self) -> None:
         """Raises InputError for a binary file: a NUL near its start. In JSON lines, which begin with a bracket, a NUL
         is the error of its record."""
-        if self.file.path.endswith(".parquet"):
+        if kind_of_records(self.path) == ".parquet":
             return
         block = bytearray(min(self.file.size, FIRST_BLOCK))
         self.file.read_into(block, 0)
@@ -144,26 +161,31 @@ class LineReader(Generic[Raw, Content]):
 
     def _records(self) -> Iterator[tuple[Record, Content, int]]:
         """(record, its content, end in bytes) of each line that is not blank."""
-        self._has_ids = self.IDS
+        self._has_ids, keeps = self.IDS, bool(self.fields.keep)
         for number, line, end in read_lines(self.file) if self._only is None else self._only:
-            kept, wrong = self.fields.kept(line)
+            kept = NOTHING_KEPT
             try:
                 if line is None:
                     raise BadLine(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
+                if self.table and isinstance(line, bytes):
+                    said, line = line, None  # what is no row says nothing
+                    line = self.table.row(said)
+                kept, wrong = self.fields.kept(line) if keeps else (kept, None)
                 id, raw = self._decode(line)
                 self._check_id(id)
                 content = self._check(raw)
                 if wrong:
                     raise wrong
             except BadLine as error:
+                kept = kept or (self.fields.kept(line)[0] if keeps else kept)
                 known, content = self._recover(line)
                 if self._has_ids is None:
                     self._has_ids = self._first_has_an_id()
                 if known is None and not self._has_ids:
-                    known = number
+                    known = self.file.id_of(number)
                 yield Record(number, known, RecordError(number, error.field, str(error)), kept=kept), content, end
             else:
-                yield Record(number, number if id is None else id, kept=kept), content, end
+                yield Record(number, self.file.id_of(number) if id is None else id, kept=kept), content, end
 
     def _first_has_an_id(self) -> bool:
         """Whether the first line that can be read has one; False where none can."""
@@ -203,10 +225,24 @@ def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
     )
 
 
-def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
-    """Each line that is not blank."""
-    carry = bytearray()
-    number, too_long = 0, False
+def read_lines(file: InputFile) -> Iterator[TextLine]:
+    """Each line that is not blank; of CSV files each record but the headers."""
+    number = 1
+    for part in file.parts(0, file.size):
+        file.begin_part(part, number, lambda: 0)
+        if file.quoted:
+            for at, record, end in quoted_records(part.file, 0, part.end, False, MAX_LINE_BYTES):
+                if at and record != b"\r" and record != b"":
+                    yield number + at, record, part.start + end
+            number += line_starts(part.file, 0, part.end, False)[0] if part.start + part.end < file.size else 0
+        else:
+            number = yield from _read_lines(part, number)
+
+
+def _read_lines(part: Part, first: int) -> Generator[TextLine, None, int]:
+    """The lines of one file that are not blank. first: the number of its first line. Returns that of the next file."""
+    file, carry = part.file, bytearray()
+    number, too_long = first - 1, False
     for offset in range(0, file.size, CHUNK_BYTES):
         chunk = bytearray(min(CHUNK_BYTES, file.size - offset))
         file.read_into(chunk, offset)
@@ -216,7 +252,7 @@ def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
         while (end := chunk.find(b"\n", start)) >= 0:
             carry += chunk[start:end]
             number += 1
-            used = min(offset + end + 1, file.size)  # the last line may have no end of its own
+            used = part.start + min(offset + end + 1, file.size)  # the last line may have no end of its own
             if too_long or len(carry) > MAX_LINE_BYTES:
                 yield number, None, used
             elif not carry.isspace() and carry:
@@ -228,6 +264,7 @@ def read_lines(file: InputFile) -> Iterator[tuple[int, bytes | None, int]]:
             carry.clear()
         else:
             carry += chunk[start:]
+    return number + 1
 
 
 def decode_text(line: bytes, field: str = "") -> str:

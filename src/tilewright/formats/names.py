@@ -7,7 +7,10 @@ import os
 from tilewright.errors import UsageError
 
 VOLUMES = (".txt", ".npy", ".nii", ".nii.gz", ".tif", ".tiff", ".zarr")
-RECORDS = (".jsonl", ".parquet", ".txt", ".bin")  # files of prompts, sentences and answers
+RECORDS = (".jsonl", ".parquet", ".txt", ".bin")  # files of answers
+TEXTS = (".jsonl", ".csv", ".tsv", ".txt")  # files of prompts and sentences that may be compressed
+INPUTS = (*TEXTS, ".parquet", ".bin")  # files of prompts and sentences
+COMPRESSED = (".gz", ".zst")
 _LINES = "write it as .jsonl, one JSON object per line"
 _SHEET = "save it as .parquet, or as .jsonl, one JSON object per line"
 _UNPACK = "unpack it first: files are read by position"
@@ -35,12 +38,33 @@ def ending(path: str | os.PathLike[str]) -> str:
     return os.path.splitext(os.fspath(path))[1].lower()
 
 
+def plain_name(path: str | os.PathLike[str]) -> str:
+    """The name without the suffix of its compression."""
+    name = os.fspath(path)
+    return os.path.splitext(name)[0] if name.endswith(COMPRESSED) else name
+
+
+def kind_of_records(path: str | os.PathLike[str]) -> str:
+    """What an input of records is, by its name: one of INPUTS; ".bin" for all other names."""
+    if kind := getattr(path, "kind", None):  # of many files
+        return str(kind)
+    name = os.fspath(path)
+    plain = plain_name(name)
+    kinds = INPUTS if plain == name else TEXTS
+    return next((kind for kind in kinds if plain.endswith(kind)), ".bin")
+
+
 def check_records_name(path: str | os.PathLike[str], what: str, kinds: tuple[str, ...] = RECORDS) -> None:
-    """Raises UsageError unless the name ends with one of `kinds`: numbers are binary in a .bin file only.
+    """Raises UsageError unless the name ends with one of `kinds`: numbers are binary in a .bin file only. An input may
+    be one of INPUTS.
 
     what: what errors call the file. A file that is missing, a directory or a device is refused where it is opened.
     """
     name = os.fspath(path)
+    if what == "input":
+        kinds = INPUTS
+        if plain_name(name) != name and plain_name(name).endswith(TEXTS):
+            return
     if name.endswith(kinds) or not (os.path.isfile(name) or (what == "output" and not os.path.lexists(name))):
         return
     found = ending(name)

@@ -2,7 +2,7 @@
 
 A row means what a JSON line with the same fields means. A null is a field that is not given, and so is NaN, which
 pandas writes for null. An input has a column of texts or of lists of token ids, and may have other COLUMNS and
-sampling fields. Of the other columns, those that the user names are read.
+sampling fields. Other columns are read if the user names them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import msgspec
 
 from tilewright.errors import InputError, ResourceError, TilewrightError, UsageError, brief
 from tilewright.formats.completions import ANSWER
-from tilewright.formats.files import InputFile, Writable
+from tilewright.formats.files import InputFile, Part, Writable
 from tilewright.formats.kept_types import JSON, arrow_type, column, table_type
 from tilewright.formats.lines import MAX_LINE_BYTES, Line, LineReader
 from tilewright.formats.packages import install_command
-from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
+from tilewright.formats.record_fields import PLAIN, RecordFields, check_columns, kept_in
+from tilewright.formats.records import RecordError
 from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
-COLUMNS = frozenset({"id", "text", "tokens", *PROMPT_FIELDS})  # and sampling fields
+SCORED = ("context", "continuation", "continuation_token_ids")
+COLUMNS = frozenset({"id", "text", "text_pair", "tokens", *PROMPT_FIELDS, *SCORED})  # and sampling fields
 MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
 MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
 READ = 1024  # rows that are Python objects at a time: they take ten times the memory of Arrow's columns
@@ -91,22 +93,18 @@ def _opened(file: InputFile) -> Iterator[Any]:
 
 
 def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
-    """Rows of each row group, of the first `count` rows (None: all). Raises InputError, also for fewer rows."""
-    with _opened(file) as opened:
-        about = opened.metadata
-        if about.num_row_groups > MOST_GROUPS:
-            what = f"it has {about.num_row_groups:,} row groups; {MOST_GROUPS:,} are allowed"
-            raise InputError(what, path=file.path, remedy="write it again with more rows per row group")
-        groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        for number, group in enumerate(groups):
-            if group.total_byte_size > MOST_BYTES:
-                what = f"it has {group.total_byte_size:,} bytes; at most {MOST_BYTES:,} are allowed"
-                raise InputError(what, path=file.path, where=f"row group {number}", remedy="write smaller row groups")
+    """Rows of each row group of all files, of the first `count` rows (None: all). Raises InputError, also for fewer
+    rows."""
+    file.groups = [_groups_of(part) for part in file.members()]
+    found = [rows for groups in file.groups for rows in groups]
+    if len(found) > MOST_GROUPS:
+        what = f"it has {len(found):,} row groups; {MOST_GROUPS:,} are allowed"
+        raise InputError(what, path=file.path, remedy="write it again with more rows per row group")
     rows: list[int] = []
-    left = sum(group.num_rows for group in groups) if count is None else count
-    for group in groups:
-        if left > 0 and group.num_rows > 0:
-            rows.append(min(group.num_rows, left))
+    left = sum(found) if count is None else count
+    for group in found:
+        if left > 0 and group > 0:
+            rows.append(min(group, left))
             left -= rows[-1]
         elif left > 0:
             rows.append(0)
@@ -117,37 +115,74 @@ def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
     return tuple(rows)
 
 
+def _groups_of(file: InputFile) -> list[int]:
+    """Rows of each row group of one file. Raises InputError for a group that is too large."""
+    with _opened(file) as opened:
+        about = opened.metadata
+        if about.num_row_groups > MOST_GROUPS:
+            what = f"it has {about.num_row_groups:,} row groups; {MOST_GROUPS:,} are allowed"
+            raise InputError(what, path=file.path, remedy="write it again with more rows per row group")
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        for number, group in enumerate(groups):
+            if group.total_byte_size > MOST_BYTES:
+                what = f"it has {group.total_byte_size:,} bytes; at most {MOST_BYTES:,} are allowed"
+                raise InputError(what, path=file.path, where=f"row group {number}", remedy="write smaller row groups")
+        return [group.num_rows for group in groups]
+
+
 def has_ids(file: InputFile, fields: RecordFields = PLAIN) -> bool:
-    """Whether its rows have ids: then all must. fields: those that the user names.
+    """Whether its rows have ids: then all must. fields: as the user names them.
 
     Raises InputError; UsageError for a named field that is no column, or cannot be kept.
     """
-    with _opened(file) as opened:
-        names = opened.schema_arrow.names
-        for name in sorted(fields.data - {*names}):
-            option = "--keep" if any(name == kept for kept, _ in fields.keep) else "the field of the text"
-            there = ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
-            raise UsageError(f"{option} names {name!r}; the columns are {there}", path=file.path,
-                             remedy="name one of the columns")  # fmt: skip
+    found: dict[bool, str] = {}
+    for part in file.members():
+        with _opened(part) as opened:
+            names = opened.schema_arrow.names
+        check_columns(names, fields, part.path)
+        found.setdefault("id" in names, part.path)
+    if len(found) > 1:
+        raise InputError(f"has no column id, and {found[True]} has one", path=found[False],
+                         remedy="give the files to jobs of their own, or add the column")  # fmt: skip
     kept_columns(file, fields)
-    return "id" in names
+    return next(iter(found))
 
 
 def kept_columns(file: InputFile, fields: RecordFields) -> dict[str, Any]:
     """Arrow's types of the columns that pass through, by their names in the output. Raises InputError, UsageError."""
-    if not fields.keep:
-        return {}
-    with _opened(file) as opened:
-        schema = opened.schema_arrow
-        return {shown: table_type(_pyarrow(file.path), name, schema.field(name).type, file.path)
-                for name, shown in fields.keep}  # fmt: skip
+    columns: dict[str, Any] = {}
+    first = ""
+    for part in file.members() if fields.keep else ():
+        with _opened(part) as opened:
+            schema = opened.schema_arrow
+        for name, shown in fields.keep:
+            kind = table_type(_pyarrow(part.path), name, schema.field(name).type, part.path)
+            if columns.setdefault(shown, kind) != kind:
+                raise UsageError(f"--keep names {name}, which is {kind} here and {columns[shown]} in {first}",
+                                 path=part.path, remedy="write one type in all files, or do not keep it")  # fmt: skip
+        first = first or part.path
+    return columns
 
 
 def group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator[Line]:
-    """(number from 1, row or None if it is too long, 0) of the first `count` rows of a row group.
+    """(number from 1, row or None if it is too long, 0) of the first `count` rows of a row group, of all files.
 
-    first: the number, from 0, of the group's first row in the file. Raises InputError.
+    first: the number, from 0, of the group's first row in the input. Raises InputError.
     """
+    file.groups = file.groups or [_groups_of(part) for part in file.members()]
+    number = 0
+    while number < len(file.groups) - 1 and group >= len(file.groups[number]):
+        group, number = group - len(file.groups[number]), number + 1
+    part, rows = file.member(number), sum(file.groups[number][:group])
+    file.forget_parts()
+    file.begin_part(Part(part, 0, 0, 0, number), first + 1, lambda: rows)
+    part.columns = file.columns
+    yield from _group_rows(part, group, first, count)
+    file.check_read()
+
+
+def _group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator[Line]:
+    """`group_rows` of one file."""
     with _opened(file) as opened:
         wanted = COLUMNS if file.columns is None else file.columns
         names = [name for name in opened.schema_arrow.names if name in wanted or names_sampling(name)]
@@ -318,9 +353,9 @@ def _line_of(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer to an OpenAI batch line as `completions` answers any other."""
     line: dict[str, Any] = {"id": answer["custom_id"]} | kept_in(answer, ANSWER)
     if error := answer["error"]:
-        field = error["param"] or ""
-        rule = error["message"].removeprefix(f"line {error['line']}{', ' if field else ''}{field}: ")
-        return line | {"error": {"line": error["line"], "field": field, "message": rule}}
+        said = RecordError(error["line"], error["param"] or "", "", error.get("file", ""))
+        rule = error["message"].removeprefix(said.where)
+        return line | {"error": msgspec.structs.asdict(msgspec.structs.replace(said, message=rule))}
     choices = answer["response"]["body"]["choices"]
     for choice in choices:
         if found := choice["logprobs"]:
@@ -330,8 +365,9 @@ def _line_of(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _type(arrow: Any, kind: Any) -> Any:
-    if kind == "error":
-        return arrow.struct([("line", arrow.int64()), ("field", arrow.string()), ("message", arrow.string())])
+    if kind in ("error", "error in a file"):
+        fields = [("line", arrow.int64()), ("field", arrow.string()), ("message", arrow.string())]
+        return arrow.struct(fields + [("file", arrow.string())] * (kind != "error"))
     if kind == "logprobs":
         return arrow.list_(arrow.map_(arrow.int32(), arrow.float32()))
     if not isinstance(kind, str) or kind == JSON:

@@ -31,9 +31,9 @@ from tilewright.formats.lines import (
     missing,
     recovered,
 )
-from tilewright.formats.names import check_records_name
+from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.record_fields import PLAIN, RecordFields
-from tilewright.formats.records import BadLine, Id, Prompt, PromptBatch
+from tilewright.formats.records import BadLine, Id, Prompt, PromptBatch, RecordError
 from tilewright.formats.sampling_fields import HONOURED, PROMPT_FIELDS, is_known, meant_by, refusal, shown
 
 Encode = Callable[[str], list[int]]
@@ -127,6 +127,7 @@ class PromptLines(LineReader[_Found, _Content]):
         super().__init__(path, count=count, example=self.example, fields=fields)
         content = fields.content
         self._line: type = _Line if content is None else _naming(content)
+        self._data = [{name for name in fields.data if not is_known(name, body=body)} for body in (False, True)]
         self._attributes = _ATTRIBUTES if content is None else {content: "content"}
         self._decode_line: Callable[[bytes], Any] = msgspec.json.Decoder(self._line).decode
         self._encode = encode
@@ -170,10 +171,9 @@ class PromptLines(LineReader[_Found, _Content]):
         """
         names = tuple(self._attributes)
         given = [name for name in names if name in fields]
-        data = {name for name in self.fields.data if not is_known(name, body=bool(inside))}
-        _check_names(
-            {name: fields[name] for name in fields.keys() - data}, inside, HONOURED if given else names + HONOURED
-        )
+        data = self._data[bool(inside)]
+        read = {name: fields[name] for name in fields.keys() - data} if data else fields
+        _check_names(read, inside, HONOURED if given else names + HONOURED)
         if not given:
             raise missing(fields, f"{inside}{names[0]}")
         if getattr(request, "messages", msgspec.UNSET) is not msgspec.UNSET:
@@ -267,6 +267,10 @@ class PromptFile:
     def close(self) -> None:
         self._rows.close()
 
+    def located(self, error: RecordError) -> RecordError:
+        """The error; there is one file."""
+        return error
+
     def only(self, rows: range) -> None:
         """What is read next is these rows, counted from 0."""
         self._only = rows
@@ -296,21 +300,27 @@ def open_prompts(
     scan: int | None = None,
     fields: RecordFields = PLAIN,
 ) -> PromptReader:
-    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a prompt a line, .bin binary.
+    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a prompt a line, .bin
+    binary.
 
     length: token ids a prompt of a binary file has, 16 in the course's; scan: TokenFile's. The other arguments are
     PromptLines'. Raises UsageError for another name, and InputError.
     """
     name = os.fspath(path)
     check_records_name(name, "input")
-    if name.endswith(".bin"):
+    form = kind_of_records(path)
+    if form == ".bin":
         return PromptFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
-    kind = PromptText if name.endswith(".txt") else PromptLines
+    kind = PromptText if form == ".txt" else PromptLines
     reader = kind(path, encode=encode, vocabulary=vocabulary, max_length=max_length, count=count, fields=fields)
-    if name.endswith(".parquet"):
+    if form == ".parquet":
         from tilewright.formats.parquet import as_rows
 
         return as_rows(reader, count)
+    if form in (".csv", ".tsv"):
+        from tilewright.formats.csv_rows import as_table
+
+        as_table(reader, form)
     return reader
 
 
@@ -322,7 +332,7 @@ def _check_batch_line(record: Any) -> None:
     if record.method != "POST":
         raise BadLine(f"is {record.method[:40]!r}; POST is wanted", "method")
     if record.url == CHAT or record.body.messages is not msgspec.UNSET:
-        raise BadLine(f"asks for a chat, and GPT-2 has no chat template; use {COMPLETIONS} with a prompt", "url")
+        raise BadLine(f"asks for a chat, and chat templates are not applied; use {COMPLETIONS} with a prompt", "url")
     if record.url != COMPLETIONS:
         raise BadLine(f"is {record.url[:80]!r}; {COMPLETIONS} is wanted", "url")
 

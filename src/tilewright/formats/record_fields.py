@@ -1,4 +1,4 @@
-"""Fields of a record that the user names: the one with its text, and those that pass through to its output."""
+"""Fields of a record that the user names: the one with its text, and the ones that pass through to its output."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from tilewright.errors import UsageError
 from tilewright.formats.records import BadLine
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -29,7 +30,7 @@ class RecordFields:
 
     def columns(self, known: frozenset[str]) -> frozenset[str]:
         """The columns to read of a table, besides sampling fields. known: those of a record without named fields."""
-        return (known if self.content is None else frozenset({"id"})) | self.data
+        return (known if self.content is None else frozenset({"id", "text_pair"})) | self.data
 
     def kept(self, line: bytes | dict[str, Any] | None) -> tuple[dict[str, Any], BadLine | None]:
         """The kept fields of a line or row by their names in the output, and what is wrong with one of them.
@@ -62,6 +63,17 @@ class RecordFields:
 
 
 PLAIN = RecordFields()
+NOTHING_KEPT: dict[str, Any] = {}  # never written to
+
+
+def check_columns(names: list[str], fields: RecordFields, path: str) -> None:
+    """Raises UsageError for a named field that is no column of a table with these columns."""
+    for name in sorted(fields.data - {*names}):
+        option = "--keep" if any(name == kept for kept, _ in fields.keep) else "the field of the text"
+        there = ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
+        raise UsageError(
+            f"{option} names {name!r}; the columns are {there}", path=path, remedy="name one of the columns"
+        )
 
 
 def _checked(raw: msgspec.Raw) -> msgspec.Raw:

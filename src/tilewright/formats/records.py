@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 Id = str | int
@@ -18,16 +19,25 @@ class BadLine(Exception):
         self.field = field
 
 
-@dataclass(frozen=True, slots=True)
-class RecordError:
-    """Why a record has no answer: its line from 1, the field ("tokens[3]"; "": the whole line), the rule it breaks."""
+class RecordError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a record has no answer: its line from 1, the field ("tokens[3]"; "": the whole line), the rule it breaks.
+
+    file: of an input of many files, the one with the line.
+    """
 
     line: int
     field: str
     message: str
+    file: str = ""
 
     def __str__(self) -> str:
-        return f"line {self.line}{', ' if self.field else ''}{self.field}: {self.message}"
+        return f"{self.where}{self.message}"
+
+    @property
+    def where(self) -> str:
+        """The begin of its text: "a.jsonl, line 4, tokens[3]: "."""
+        file = f"{self.file}, " if self.file else ""
+        return f"{file}line {self.line}{', ' if self.field else ''}{self.field}: "
 
 
 def repeated_id(line: int, id: Id | None) -> RecordError:
@@ -53,13 +63,15 @@ class Batch:
     """tokens: int32 (n, L), the good records in the order of the input. end: bytes of the input used so far.
 
     records: all records in order, good ones as many as rows of `tokens`; None for binary files, where every record is
-    good. cut: of the good ones, how many texts have more tokens than the model takes.
+    good. cut: of the good ones, how many texts have more tokens than the model takes. seconds: int32 (n,), of pairs of
+    texts, index of the first token of the second one, 0 for others; None: there are no pairs.
     """
 
     tokens: np.ndarray
     end: int
     records: list[Record] | None = None
     cut: int = 0
+    seconds: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.tokens) if self.records is None else len(self.records)

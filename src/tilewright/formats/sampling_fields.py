@@ -127,6 +127,10 @@ INSTEAD = {  # what to do where something near is honoured
     "num_predict": "give max_tokens",
     "repeat_penalty": "give repetition_penalty",
     "top_n_tokens": "give logprobs",
+    **dict.fromkeys(
+        ("echo", "prompt_logprobs", "prompt_logprob_start", "prompt_logprob_token_ids"),
+        "score the prompt with `tilewright score`, which gives each token's log-probability",
+    ),
     "max_length": "give max_tokens, which counts new tokens alone",
     "min_length": "give min_tokens, which counts new tokens alone",
     "sequence_bias": "logit_bias shifts single tokens",

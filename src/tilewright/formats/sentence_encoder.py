@@ -7,7 +7,7 @@ padding id. `RaggedEncoder` gives as many ids as a text has, up to the model's l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,25 @@ NO_TOKEN = -1  # in a row that is longer than its text
 WORD = "a"  # encoded to find out which special tokens the tokenizer adds
 TEXTS = 1024  # handed to the tokenizer at once, which works on them in parallel
 
-Content = str | list[int]  # of a good record: its text, or its ids
+
+class Pair(NamedTuple):
+    """Two texts that a model reads together."""
+
+    text: str
+    pair: str
+
+
+Text = str | list[int]  # a text, or its ids
+Content = Text | Pair  # of a good record
+
+
+class Encoded(NamedTuple):
+    """Texts as token ids. tokens: int32 (n, longest). seconds: int32 (n,), index of the first token of type 1, 0 if a
+    text has none. cut: texts that are longer than what counts."""
+
+    tokens: np.ndarray
+    seconds: np.ndarray
+    cut: int
 
 
 class Sizes(Protocol):
@@ -45,6 +63,10 @@ class SentenceEncoder:
         self.length, self._pad_id = length, pad_id
         if tokenizer.size > vocabulary:
             raise self._unfit(f"the tokenizer has {tokenizer.size:,} tokens")
+
+    def checked_pair(self, text: str, pair: str) -> Pair:
+        """As `checked`, for two texts. Raises InputError where the model takes single texts."""
+        raise InputError("is given with a second text; the model takes single ones")
 
     def checked(self, text: str) -> str:
         """The part of a text that can count. Raises InputError for one without words, that is no valid Unicode, or that
@@ -74,21 +96,32 @@ class SentenceEncoder:
 
         Raises InputError if the tokenizer fails, or gives an id outside the vocabulary.
         """
+        found = self.encoded_pairs(contents)
+        return found.tokens, found.cut
+
+    def encoded_pairs(self, contents: Sequence[Content]) -> Encoded:
+        """`encoded`, and the second texts of pairs."""
         rows: list[Sequence[int]] = []
-        cut = 0
+        seconds, cut, most = np.zeros(len(contents), np.int32), 0, CHARACTERS * self.length
         for first in range(0, len(contents), TEXTS):
             block = contents[first : first + TEXTS]
             texts = iter(self._tokenizer.encode_batch([text for text in block if isinstance(text, str)]))
+            pairs = iter(self._tokenizer.encode_pairs([pair for pair in block if isinstance(pair, Pair)], self.length))
             for content in block:
+                if isinstance(content, Pair):
+                    both, seconds[len(rows)], shorter = next(pairs)
+                    cut += shorter or max(map(len, content)) > most
+                    rows.append(both)
+                    continue
                 ids: Sequence[int] = next(texts) if isinstance(content, str) else content
-                cut += len(ids) > self.length or len(content) > CHARACTERS * self.length
+                cut += len(ids) > self.length or len(content) > most
                 rows.append(self._shortened(ids))
         found = np.full((len(rows), self._columns(rows)), self._pad_id, np.int32)
         for i, ids in enumerate(rows):
             found[i, : len(ids)] = ids
         if found.max(initial=0) >= self._vocabulary:
             raise self._unfit(f"the tokenizer gave id {found.max():,}")
-        return found, cut
+        return Encoded(found, seconds, cut)
 
     def _shortened(self, ids: Sequence[int]) -> Sequence[int]:
         return ids[: self.length]
@@ -134,6 +167,10 @@ class RaggedEncoder(SentenceEncoder):
         if not text or text.isspace():
             raise InputError("is empty; a text has at least one word")
         return super().checked(self._prompt + text)
+
+    def checked_pair(self, text: str, pair: str) -> Pair:
+        """The parts of two texts that can count. Raises InputError as `checked`."""
+        return Pair(self.checked(text), super().checked(pair))
 
     def filled(self, ids: Sequence[int]) -> list[int]:
         """The ids. Raises InputError for none, or too many."""

@@ -8,7 +8,7 @@ from tilewright.errors import UsageError
 from tilewright.formats.course import TokenFile
 from tilewright.formats.jsonl import TokenLines
 from tilewright.formats.lines import Row, decode_text
-from tilewright.formats.names import check_records_name
+from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.record_fields import PLAIN, RecordFields
 from tilewright.formats.records import Id
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder
@@ -40,17 +40,19 @@ def open_sentences(
     scan: int | None = None,
     fields: RecordFields = PLAIN,
 ) -> SentenceReader:
-    """The reader for a file's name: .jsonl JSON lines, .parquet such rows, .txt a sentence a line, .bin binary.
+    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a sentence a line, .bin
+    binary.
 
     encoder: None where the model has no tokenizer. length: token ids of a sentence, below vocabulary. count: sentences
-    from the start; None: all. scan: TokenFile's. fields: those that the user names. Raises UsageError for another name
+    from the start; None: all. scan: TokenFile's. fields: as the user names them. Raises UsageError for another name
     and for text without an encoder, InputError as the readers do.
     """
     name = os.fspath(path)
     check_records_name(name, "input")
-    if name.endswith(".bin"):
+    form = kind_of_records(path)
+    if form == ".bin":
         return TokenFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
-    kind = SentenceText if name.endswith(".txt") else TokenLines
+    kind = SentenceText if form == ".txt" else TokenLines
     if kind is SentenceText and encoder is None:
         raise UsageError(
             "the input is text, and the model has no tokenizer.json",
@@ -58,8 +60,12 @@ def open_sentences(
             remedy="give token ids in a .jsonl file",
         )
     reader = kind(path, length=length, vocabulary=vocabulary, encoder=encoder, count=count, fields=fields)
-    if name.endswith(".parquet"):
+    if form == ".parquet":
         from tilewright.formats.parquet import as_rows
 
         return as_rows(reader, count)
+    if form in (".csv", ".tsv"):
+        from tilewright.formats.csv_rows import as_table
+
+        as_table(reader, form)
     return reader

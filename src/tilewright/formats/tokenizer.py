@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
 from tilewright.formats.panics import ASIDE
 from tilewright.formats.tokenizer_limits import checked_growth, patterns
+from tilewright.formats.tokenizer_older import END_OF_TEXT as END_OF_TEXT
+from tilewright.formats.tokenizer_older import MERGES, WORDS, Settings, byte_level, word_piece
 from tilewright.formats.tokenizer_patterns import is_linear
 from tilewright.formats.tokenizer_settings import Truncation
 
@@ -23,14 +23,14 @@ MAX_BYTES = 128 << 20  # GPT-2's has 1.4 MB, the largest vocabularies in use 35 
 MAX_ITEMS = 8_000_000  # commas and brackets of the file: a token or a merge takes some 100 bytes; Gemma's has 3 million
 MAX_TEXT = 1 << 20  # bytes of a text after normalization; each may take 500 bytes of memory
 MAX_TOGETHER = 4 << 20  # such bytes that the library works on at once, for 2 GiB of memory
-END_OF_TEXT = "<|endoftext|>"
 PROBE = "The quick brown fox, 3.14 \u00e9\u4e16\n"  # what a damaged vocabulary fails on shows when it is loaded
 
 
 class Tokenizer:
     """The tokenizer of a file `tokenizer.json`; its truncation and padding are off: a prompt is all of its tokens.
 
-    merges: the merges.txt of GPT-2's older format; `path` is its vocab.json then.
+    older: of a checkpoint without tokenizer.json, whose vocab.json or vocab.txt is `path`: the model_type, and what
+    `tokenizer_older.read_settings` found.
 
     size: tokens, added ones too. Raises InputError for a file that is missing, too large, or no tokenizer, whatever
     the library says or however it fails, and for one whose parts make texts too long (`tokenizer_limits.py`);
@@ -44,7 +44,7 @@ class Tokenizer:
         self,
         path: str | os.PathLike[str],
         *,
-        merges: str | os.PathLike[str] | None = None,
+        older: tuple[str, Settings] | None = None,
         content: bytes | None = None,
     ) -> None:
         from tokenizers import Tokenizer as Library  # 30 ms, and only text needs it
@@ -52,8 +52,13 @@ class Tokenizer:
         self.path = os.fspath(path)
         alone = content is not None
         content = content or file_content(self.path)
-        if merges is not None:
-            content = byte_level(content, self.path, file_content(os.fspath(merges)), os.fspath(merges))
+        if older is not None:
+            kind, settings = older
+            if os.path.basename(self.path) == WORDS:
+                content = word_piece(content, self.path, settings)
+            else:
+                merges = file_content(os.path.join(os.path.dirname(self.path), MERGES))
+                content = byte_level(content, self.path, merges, settings, kind)
         if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MAX_ITEMS:
             raise InputError(f"no valid tokenizer: it has more than {MAX_ITEMS:,} items", path=self.path)
         with _failures_of(self.path, "no valid tokenizer"), ASIDE.without_panics():
@@ -128,6 +133,27 @@ class Tokenizer:
                 found += [encoding.ids for encoding in self._library.encode_batch(some)]
         return found
 
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], longest: int) -> list[tuple[list[int], int, bool]]:
+        """(token ids, index of the first token of type 1 or 0, True if it was cut) of each pair of texts.
+
+        A pair of more than `longest` tokens loses them at the end of the longer text, one after the other, or at the
+        start if `truncation` says so.
+        """
+        if self._process:
+            return [tuple(found) for found in self._process.call("encode_pairs", pairs, longest)]
+        for pair in pairs:
+            for text in pair:
+                self.check(text)
+        try:
+            with _failures_of(self.path, "the tokenizer cannot encode these texts"), ASIDE.without_panics():
+                self._library.enable_truncation(longest, strategy="longest_first", direction=self.truncation.side)
+                found = [self._library.encode(first, second) for first, second in pairs]
+        finally:
+            self._library.no_truncation()
+        types = [one.type_ids if self.truncation.types else [] for one in found]
+        seconds = [each.index(1) if 1 in each else 0 for each in types]
+        return [(one.ids, second, bool(one.overflowing)) for one, second in zip(found, seconds, strict=True)]
+
     def text_ids_beyond(self, vocabulary: int) -> list[int]:
         """The ids from `vocabulary` on, sorted, of tokens that plain text may have: all but added special tokens."""
         if self.size <= vocabulary:
@@ -179,32 +205,6 @@ def file_content(path: str) -> bytes:
         content = bytearray(file.size)
         file.read_into(content, 0)
     return bytes(content)
-
-
-def byte_level(vocab: bytes, vocab_path: str, merges: bytes, merges_path: str) -> bytes:
-    """The tokenizer.json of GPT-2's vocab.json and merges.txt. Raises InputError.
-
-    merges: after a first line that may start with "#version", two tokens a line. <|endoftext|> is a special token, if
-    the vocabulary has it. Source: transformers, models/gpt2/tokenization_gpt2.py.
-    """
-    try:
-        tokens = msgspec.json.decode(vocab, type=dict[str, int])
-        lines = merges.decode().split("\n")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        path = merges_path if isinstance(error, UnicodeDecodeError) and error.object is merges else vocab_path
-        raise InputError(f"no valid tokenizer: {str(error)[:300]}", path=path) from error
-    pairs = [line.removesuffix("\r").split(" ") for line in lines[lines[0].startswith("#version") :] if line.strip()]
-    if (wrong := next((pair for pair in pairs if len(pair) != 2), None)) is not None:
-        what = f"no valid tokenizer: {' '.join(wrong)[:100]!r} is a line of {len(wrong)} tokens; a merge has two"
-        raise InputError(what, path=merges_path)
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    end = {"id": tokens.get(END_OF_TEXT), "content": END_OF_TEXT, "special": True, "normalized": True}
-    end |= {"single_word": False, "lstrip": False, "rstrip": False}
-    fields = {
-        "version": "1.0", "added_tokens": [end] if END_OF_TEXT in tokens else [], "pre_tokenizer": level,
-        "decoder": level, "model": {"type": "BPE", "vocab": tokens, "merges": pairs},
-    }  # fmt: skip
-    return msgspec.json.encode(fields)
 
 
 def _bytes_of(text: str) -> int:

@@ -1,4 +1,5 @@
-"""What tokenizer_config.json says about texts that are too long: tokens at most, and the side that is cut."""
+"""What tokenizer_config.json says about texts that are too long (tokens at most, the side that is cut) and about pairs
+of texts."""
 
 from __future__ import annotations
 
@@ -12,20 +13,26 @@ from tilewright.formats.sharded import read_json
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MAX_BYTES = 16 << 20  # a chat template and thousands of added tokens may be in it
 UNLIMITED = 1e18  # transformers writes 1e30 for a tokenizer without a limit
+TYPES = "token_type_ids"
+GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes of transformers that give types only if told so
 
 Side = Literal["right", "left"]
 
 
 class Truncation(NamedTuple):
-    """longest: tokens of a text, special ones included; None: no limit. side: where a longer text loses tokens."""
+    """longest: tokens of a text, special ones included; None: no limit. side: where a longer text loses tokens. types:
+    the second text of a pair has token type 1, in a model that has types."""
 
     longest: int | None = None
     side: Side = "right"
+    types: bool = True
 
 
 class _Settings(msgspec.Struct):
     model_max_length: float | None = None
     truncation_side: Side = "right"
+    model_input_names: list[str] | None = None
+    tokenizer_class: str | None = None
 
 
 def read_truncation(path: str | os.PathLike[str]) -> Truncation:
@@ -36,4 +43,6 @@ def read_truncation(path: str | os.PathLike[str]) -> Truncation:
     found: _Settings = read_json(name, "tokenizer's configuration", MAX_BYTES, _Settings)
     longest = found.model_max_length
     limited = longest is not None and 1 <= longest < UNLIMITED
-    return Truncation(int(longest) if longest is not None and limited else None, found.truncation_side)
+    names = found.model_input_names
+    types = found.tokenizer_class not in GENERAL if names is None else TYPES in names
+    return Truncation(int(longest) if longest is not None and limited else None, found.truncation_side, types)

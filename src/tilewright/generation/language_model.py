@@ -22,7 +22,7 @@ from tilewright.generation.engine import Engine
 from tilewright.generation.prompts import Prompt, checked_prompts
 from tilewright.generation.rules import failed
 from tilewright.generation.sampling import SamplingParams
-from tilewright.generation.scored_texts import Pieces, Scorable, Score, ScoringLimits, pieces_of
+from tilewright.generation.scored_texts import NOT_FINITE, Pieces, Scorable, Score, ScoringLimits, pieces_of
 from tilewright.generation.scoring import Scorer, Wanted
 from tilewright.generation.sequences import Block, Generated, Request
 from tilewright.ops import logprob
@@ -180,7 +180,7 @@ class LanguageModel(ABC):
                 continue
             pieces, done = unanswered.popleft(), 0
             if pieces.failed:
-                raise UsageError(f"text {number} (counted from 0): its log-probabilities are not finite")
+                raise UsageError(f"text {number} (counted from 0): {NOT_FINITE}")
             yield pieces.score()
             number += 1
 

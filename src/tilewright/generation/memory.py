@@ -41,7 +41,7 @@ class Prompts:
 
 
 class Declaring(Protocol):
-    """A model's configuration, which declares bytes; see `GPT2Config`."""
+    """A model's configuration, which declares bytes; see `DecoderConfig`."""
 
     @property
     def sizes(self) -> Sizes: ...

@@ -44,7 +44,8 @@ def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer
     except ValueError as error:
         raise UsageError(f"{name} is no list of token ids: {error}") from error
     if ids.ndim == 1 and ids.size == 0:
-        start = f", or give {END_OF_TEXT!r}, with which GPT-2 begins a text" if tokenizer else ""
+        begins = tokenizer is not None and len(tokenizer.encode(END_OF_TEXT)) == 1
+        start = f", or give {END_OF_TEXT!r}, with which a text begins" if begins else ""
         raise UsageError(f"{name} is empty; a prompt has at least one token", remedy=f"leave it out{start}")
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         remedy = "give a list of prompts, each a list of token ids" if ids.ndim == 0 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -38,6 +38,11 @@ class Pieces(NamedTuple):
 
     wanted: list[Wanted]
     cut: int = 0
+
+    @property
+    def computed(self) -> bool:
+        """True if all log-probabilities are known."""
+        return all(len(one.logprobs) for one in self.wanted)
 
     @property
     def failed(self) -> bool:
@@ -116,37 +121,50 @@ def split_pair(context: str, continuation: str, encode: Encode) -> tuple[list[in
     return before, encode(context + continuation)[len(before) :]
 
 
+def pieces_of_tokens(context: Tokens | None, scored: Tokens, limits: ScoringLimits, encode: Encode | None) -> Pieces:
+    """A pair, or a text alone where the context is None; token ids are in the vocabulary. Raises UsageError."""
+
+    def ids(tokens: Tokens) -> Sequence[int]:
+        if not isinstance(tokens, str):
+            return tokens  # type: ignore[return-value]
+        if encode is None:
+            raise UsageError(NO_TOKENIZER, remedy="give token ids")
+        return encode(tokens)
+
+    if context is None:
+        return limits.of_text(ids(scored))
+    if isinstance(context, str) and isinstance(scored, str) and encode is not None:
+        return limits.of_pair(*split_pair(context, scored, encode))
+    return limits.of_pair(ids(context), ids(scored))
+
+
 def pieces_of(record: Scorable, name: str, limits: ScoringLimits, encode: Encode | None, vocabulary: int) -> Pieces:
     """A record of `LanguageModel.score`. name: in messages. Raises UsageError for one that cannot be scored."""
     try:
         if not isinstance(record, tuple):
-            return limits.of_text(ids_of(record, encode, vocabulary))
+            return pieces_of_tokens(None, checked(record, vocabulary), limits, encode)
         if len(record) != 2:
             raise UsageError(f"it has {len(record)} parts; a pair (context, continuation) is wanted")
-        context, continuation = record
-        if isinstance(context, str) and isinstance(continuation, str):
-            if encode is None:
-                raise UsageError(NO_TOKENIZER, remedy="give token ids")
-            return limits.of_pair(*split_pair(context, continuation, encode))
-        return limits.of_pair(*(ids_of(part, encode, vocabulary) for part in record))
+        context, continuation = (checked(cast(Tokens, part), vocabulary) for part in record)
+        return pieces_of_tokens(context, continuation, limits, encode)
     except UsageError as error:
         error.message = f"{name}: {error.message}"
         raise
 
 
+NOT_FINITE = "its log-probabilities are not finite"
 NO_TOKENIZER = "it is text, and the model has no tokenizer.json"
 
 
-def ids_of(tokens: Tokens, encode: Encode | None, vocabulary: int) -> list[int]:
-    """Token ids of a text, or ids that are checked. Raises UsageError."""
+def checked(tokens: Tokens, vocabulary: int) -> str | list[int]:
+    """A text, or a list of token ids. Raises UsageError for anything else."""
     if isinstance(tokens, str):
-        if encode is None:
-            raise UsageError(NO_TOKENIZER, remedy="give token ids")
-        return encode(tokens)
+        return tokens
     array = np.asarray(tokens)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise UsageError(f"it is {array.dtype} of shape {array.shape}; a text or integer token ids (n,) are wanted")
     if array.size and not (array.min() >= 0 and array.max() < vocabulary):
         wrong = int(array[(array < 0) | (array >= vocabulary)][0])
         raise UsageError(f"it has token id {wrong}; ids are 0 to {vocabulary - 1}")
-    return [int(id) for id in array]
+    found: list[int] = array.tolist()
+    return found

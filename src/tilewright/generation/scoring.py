@@ -10,9 +10,8 @@ The answer to a text does not depend on the others, because no operation of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
@@ -21,7 +20,8 @@ from tilewright.generation.attention import CpuBatch
 from tilewright.generation.decoder import ScoringDecoder
 from tilewright.ops.attention import Cache, span
 
-WINDOW = 4096  # texts that are sorted together
+WINDOW = 4096  # texts that are sorted together, at most
+WINDOW_TOKENS = 1 << 20  # and their tokens, which are Python objects of 40 bytes meanwhile
 ROWS = 1536  # rows of a forward pass: enough for the matrix products, little enough for the caches
 MAX_SLOTS = 256  # texts of a forward pass
 SHORTEST = 64  # positions of the smallest slots; each further class has twice as many
@@ -62,7 +62,8 @@ class Text:
 
 
 class Scorer:
-    """Scores texts on one model on the CPU. memory: bytes for keys and values, None: the device's default."""
+    """Scores texts on one model on the CPU. memory: bytes for keys and values, None: the device's default. after_pass:
+    called after each forward pass."""
 
     def __init__(self, model: ScoringDecoder, memory: int | None = None) -> None:
         self.model, self.memory = model, model.attention.memory if memory is None else memory
@@ -70,13 +71,14 @@ class Scorer:
         self.work = model.backend.workspace()
         self.caches: list[Cache] = []
         self.length = 0
+        self.after_pass: Callable[[], object] = lambda: None
         self.before: Text | None = None  # the last text of the last batch, whose slot is intact
 
     def run(self, source: Iterable[Wanted]) -> Iterator[Wanted]:
         """Each wanted with its log-probabilities, in their order; they are read as they are needed."""
         items = iter(source)
         try:
-            while block := list(islice(items, WINDOW)):
+            while block := window(items):
                 self.score(block)
                 yield from block
         finally:
@@ -94,6 +96,7 @@ class Scorer:
                 batch = self.batch(texts, at)
                 self.compute(batch)
                 at += len(batch)
+                self.after_pass()
         for wanted in block:
             if wanted.failed:  # the copied prefix, or a neighbour in a panel of keys, may be what was not finite
                 self.before = None
@@ -166,6 +169,17 @@ class Scorer:
         for (wanted, _), one in zip(pairs, targets, strict=True):
             part = slice(at, at + len(one))
             wanted.logprobs, wanted.greedy, at = values[part].copy(), bool(greedy[part].all()), part.stop
+
+
+def window(items: Iterator[Wanted]) -> list[Wanted]:
+    """The next ones that are sorted together."""
+    found, tokens = list[Wanted](), 0
+    for wanted in items:
+        found.append(wanted)
+        tokens += len(wanted.tokens)
+        if len(found) == WINDOW or tokens >= WINDOW_TOKENS:
+            break
+    return found
 
 
 def slot_length(tokens: int, context: int) -> int:

@@ -12,7 +12,7 @@ al., "RoBERTa", 2019; Sanh et al., "DistilBERT", 2019.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +21,7 @@ from tilewright.backends import Backend, backend
 from tilewright.backends.protocol import Array, Workspace
 from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.embedding_modules import EmbeddingModules
-from tilewright.formats.sentence_encoder import NO_TOKEN, TEXTS, RaggedEncoder
+from tilewright.formats.sentence_encoder import NO_TOKEN, TEXTS, Content, RaggedEncoder
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models.activations import ACTIVATIONS
 from tilewright.models.answers import Answer, sigmoid_answer, softmax_answer
@@ -103,7 +103,7 @@ class Bert:
         self.vectors = TextVectors(EmbeddingModules(), config.hidden_size)  # `load` replaces it
         self.activation = ACTIVATIONS[config.hidden_act]
         self.words = self.backend.array(weights["embeddings.word_embeddings.weight"])
-        self.positions = self.backend.vector(position_table(weights))
+        self.positions = self.backend.vector(position_table(weights, config.token_types))
         self.norm = self._norm(weights, "embeddings.LayerNorm")
         self.layers = [self._prepared(weights, f"encoder.layer.{i}") for i in range(config.num_hidden_layers)]
         if config.is_classifier:
@@ -137,14 +137,16 @@ class Bert:
             f"{self.dtype} on {self.backend.name}>"
         )
 
-    def classify(self, texts: Iterable[str | Sequence[int] | np.ndarray]) -> list[Answer]:
+    def classify(self, texts: Iterable[str | tuple[str, str] | Sequence[int] | np.ndarray]) -> list[Answer]:
         """Texts -> [{"label", "score", "logits"}].
 
-        texts: strings, if the model has a tokenizer, or sequences of token ids with their special tokens. A string of
-        more tokens than the model takes is cut. score: softmax, or sigmoid where the configuration says that labels do
-        not exclude each other. Raises UsageError naming the text that cannot be classified, from 0.
+        texts: strings, or pairs of strings, if the model has a tokenizer, or sequences of token ids with their special
+        tokens. A string of more tokens than the model takes is cut, and so is the longer string of a pair. score:
+        softmax, or sigmoid where the configuration says that labels do not exclude each other. Raises UsageError naming
+        the text that cannot be classified, from 0.
         """
-        return [self.answer(row) for row in self.logits(self._rows(texts, self.config.encoder(self.tokenizer)))]
+        rows, seconds = self._rows(texts, self.config.encoder(self.tokenizer))
+        return [self.answer(row) for row in self.logits(rows, seconds)]
 
     def embed(
         self,
@@ -166,45 +168,56 @@ class Bert:
         self.vectors.checked(dimensions)
         encoder = self.text_encoder(self.vectors.modules.prompt_of(prompt_name, prompt))
         skip = 0 if encoder is None or self.vectors.modules.include_prompt else encoder.prompt_tokens
-        return self.embeddings(self._rows(texts, encoder), dimensions=dimensions, skip=skip)
+        rows, _ = self._rows(texts, encoder, pairs=False)
+        return self.embeddings(rows, dimensions=dimensions, skip=skip)
 
     def text_encoder(self, prompt: str = "") -> RaggedEncoder | None:
         """From texts to the token ids that `embeddings` takes; None without a tokenizer. prompt: before each text."""
         return self.config.encoder(self.tokenizer, prompt=prompt, longest=self.vectors.modules.longest)
 
     def _rows(
-        self, texts: Iterable[str | Sequence[int] | np.ndarray], encoder: RaggedEncoder | None
-    ) -> list[ArrayLike]:
-        """The token ids of each text. Raises UsageError naming the text that has none."""
+        self, texts: Iterable[str | Sequence[int] | np.ndarray | tuple[str, str]], encoder: RaggedEncoder | None,
+        *, pairs: bool = True,
+    ) -> tuple[list[ArrayLike], np.ndarray]:  # fmt: skip
+        """(token ids of each text, see `logits`'s seconds). Raises UsageError naming the text that has none."""
         if isinstance(texts, str) or not np.iterable(texts):
             raise WrongType(f"texts is {texts!r:.100}; a list of texts is wanted")
-        rows: list[ArrayLike] = list(texts)
-        strings: dict[int, str] = {}
+        rows: list[Any] = list(texts)
+        seconds = np.zeros(len(rows), np.int64)
+        strings: dict[int, Content] = {}
         for i, text in enumerate(rows):
-            if not isinstance(text, str):
+            is_pair = isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(one, str) for one in text)
+            if not isinstance(text, str) and not is_pair:
                 continue
+            if is_pair and not pairs:
+                raise UsageError(
+                    f"text {i} is a pair of texts; single ones are embedded", remedy="give them one by one"
+                )
             if encoder is None:
                 raise UsageError(f"text {i} is a string, and the model has no tokenizer.json", remedy="give token ids")
             try:
-                strings[i] = encoder.checked(text)
+                strings[i] = encoder.checked_pair(*text) if is_pair else encoder.checked(text)
             except InputError as error:
                 raise UsageError(f"text {i} {error.message}") from error
         order = list(strings)
         for first in range(0, len(order), TEXTS):
             assert encoder is not None
             some = order[first : first + TEXTS]
-            for i, ids in zip(some, encoder.rows([strings[i] for i in some]), strict=True):
+            found = encoder.encoded_pairs([strings[i] for i in some])
+            seconds[some] = found.seconds
+            for i, ids in zip(some, found.tokens, strict=True):
                 rows[i] = ids
-        return rows
+        return rows, seconds
 
     def answer(self, logits: np.ndarray) -> Answer:
         """One text's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
         return (sigmoid_answer if self.config.is_sigmoid else softmax_answer)(logits, self.config.label)
 
-    def logits(self, texts: Sequence[ArrayLike] | np.ndarray) -> np.ndarray:
+    def logits(self, texts: Sequence[ArrayLike] | np.ndarray, seconds: np.ndarray | None = None) -> np.ndarray:
         """Token ids of n texts, int (tokens,) each -> float32 (n, num_labels).
 
-        The special tokens must be there already; -1 at the end of a row is no token. The bits of a text's logits depend
+        The special tokens must be there already; -1 at the end of a row is no token. seconds: int (n,), of pairs of
+        texts, index of the first token of the second one; 0: there is none. The bits of a text's logits depend
         on that text alone. Raises UsageError for a model without a classification head, for a text of no tokens or of
         more than the model's context, and for an id outside the vocabulary.
         """
@@ -213,7 +226,8 @@ class Bert:
         checked = [self._checked(i, ids) for i, ids in enumerate(texts)]
         work = self.backend.workspace()
         for chosen in passes([len(ids) for ids in checked]):
-            first = self._first_rows(self._pass([checked[i] for i in chosen]), work)
+            batch = self._pass([checked[i] for i in chosen], None if seconds is None else seconds[chosen])
+            first = self._first_rows(batch, work)
             h = matmul(first, self.dense.weight, bias=self.dense.bias, activation=self.config.head_activation)
             result[chosen] = self.backend.numpy(matmul(h, self.classifier.weight, bias=self.classifier.bias))
         return result
@@ -244,7 +258,7 @@ class Bert:
             raise UsageError(f"text {i} has ids of shape {ids.shape}; 1 to {most} token ids are wanted")
         return checked_ids(ids, self.config.vocab_size, f"ids of text {i}").astype(np.int64)
 
-    def _pass(self, texts: Sequence[np.ndarray]) -> Pass:
+    def _pass(self, texts: Sequence[np.ndarray], seconds: np.ndarray | None = None) -> Pass:
         config, lengths = self.config, np.array([len(ids) for ids in texts])
         starts, n, R = np.cumsum(lengths) - lengths, len(texts), int(lengths.sum())
         heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
@@ -253,7 +267,11 @@ class Bert:
         spans = np.stack([slots, np.zeros_like(slots), lengths, starts, none], axis=1)
         # as a query of the last position, the first token attends to all of its text
         first = np.stack([slots, lengths - 1, np.ones_like(slots), slots, none], axis=1)
-        positions = np.concatenate([config.positions(ids) for ids in texts])
+        rows = [config.positions(ids) for ids in texts]
+        if seconds is not None and config.token_types > 1:
+            for row, second in zip(rows, seconds, strict=True):
+                row[second or len(row) :] += config.max_position_embeddings  # of the half for type 1
+        positions = np.concatenate(rows)
         return Pass(np.concatenate(texts), positions, cache, checked_spans(spans, cache, R), starts,
                     checked_spans(first, cache, n))  # fmt: skip
 
@@ -310,11 +328,14 @@ class Bert:
         return layernorm(x, norm.weight, norm.bias, eps=self.config.layer_norm_eps, out=x)
 
 
-def position_table(weights: Mapping[str, np.ndarray]) -> np.ndarray:
-    """float32 (positions, C): the table of positions, plus token type 0, which all tokens of a single text have."""
+def position_table(weights: Mapping[str, np.ndarray], token_types: int = 1) -> np.ndarray:
+    """float32 (token_types * positions, C): the table of positions plus token type 0, which all tokens of a single text
+    have; then the same plus token type 1, which the second text of a pair has."""
     positions = weights["embeddings.position_embeddings.weight"].astype(np.float32)
     types = weights.get("embeddings.token_type_embeddings.weight")
-    return positions if types is None else positions + types[0].astype(np.float32)
+    if types is None:
+        return positions
+    return np.concatenate([positions + types[i].astype(np.float32) for i in range(token_types)])
 
 
 def passes(lengths: Sequence[int]) -> Iterator[np.ndarray]:

@@ -36,9 +36,11 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
     position_embedding_type: str = "absolute"
     is_decoder: bool = False
     problem_type: str | None = None
-    id2label: dict[int, str] = msgspec.field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
+    id2label: dict[int, str] | None = None
 
     def __post_init__(self):
+        if self.id2label is None:  # two labels, as transformers supposes
+            msgspec.structs.force_setattr(self, "id2label", {0: "LABEL_0", 1: "LABEL_1"})
         if self.model_type not in MODEL_TYPES:
             raise ValueError(f"model_type is {self.model_type!r}; {', '.join(MODEL_TYPES)} are known")
         limits = {"num_hidden_layers": MAX_LAYERS}
@@ -63,7 +65,7 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
                              f"{self.pad_token_id}: no position is left")  # fmt: skip
         if self.problem_type == "regression":
             raise ValueError("problem_type is 'regression'; only classification is computed")
-        if not 1 <= len(self.id2label) <= MAX_LABELS or set(self.id2label) != set(range(len(self.id2label))):
+        if not 1 <= self.num_labels <= MAX_LABELS or set(self.labels) != set(range(self.num_labels)):
             raise ValueError("id2label must name the labels 0, 1, ... without a gap")
 
     @property
@@ -118,11 +120,22 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_labels(self) -> int:
-        return len(self.id2label)
+        return len(self.labels)
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """The name of each class."""
+        assert self.id2label is not None
+        return self.id2label
 
     def label(self, i: int) -> str:
         """The name of class i."""
-        return self.id2label[i]
+        return self.labels[i]
+
+    @property
+    def token_types(self) -> int:
+        """Types of tokens that are told apart: 2 where the second text of a pair has a type of its own."""
+        return min(2, self.type_vocab_size) if self.model_type == "bert" else 1
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name and shape of every weight; the names are BERT's, for all families. See `own_name`."""
@@ -172,7 +185,7 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
         """Bytes of the weights on a device, without the table of words, which the CPU maps."""
         C, W, L = self.hidden_size, self.intermediate_size, self.num_labels
-        tables = self.max_position_embeddings * C + 2 * C
+        tables = self.token_types * self.max_position_embeddings * C + 2 * C
         vectors = self.num_hidden_layers * (3 * C + C + W + C + 4 * C)
         layer = [footprint.matrix(*sizes, dtype, device) for sizes in ((C, 3 * C), (C, C), (C, W), (W, C))]
         head = [footprint.matrix(C, C, dtype, device), footprint.matrix(C, L, dtype, device)]

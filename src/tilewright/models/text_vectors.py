@@ -40,14 +40,7 @@ class TextVectors:
 
     def checked(self, dimensions: int | None) -> int:
         """The elements to keep of a vector; None: all. Raises UsageError."""
-        if dimensions is None:
-            return self.size
-        if isinstance(dimensions, bool) or not isinstance(dimensions, int | np.integer):
-            raise UsageError(parameter="dimensions", value=repr(dimensions)[:100], rule="an integer is wanted")
-        if not 1 <= dimensions <= self.size:
-            rule = f"the model's vectors have {self.size}: 1 to {self.size} are possible"
-            raise UsageError(parameter="dimensions", value=str(dimensions), rule=rule)
-        return int(dimensions)
+        return checked_size(dimensions, self.size, "dimensions")
 
     def pooled(self, x: np.ndarray, starts: np.ndarray, skip: int = 0) -> np.ndarray:
         """Hidden states float32 (R, C) of n texts, whose first rows are `starts`, -> float32 (n, C * poolings).
@@ -79,17 +72,32 @@ class TextVectors:
         return np.concatenate(found, dtype=np.float32, casting="same_kind")
 
     def finished(self, pooled: np.ndarray, dimensions: int | None = None) -> np.ndarray:
-        """float32 (n, C * poolings) -> float32 (n, dimensions). A vector that is cut is scaled to length 1 again, if
-        the model scales its vectors."""
-        keep, x = self.checked(dimensions), pooled
+        """float32 (n, C * poolings) -> float32 (n, dimensions), see `cut`."""
+        x = pooled
         for i, (weight, bias, activation) in enumerate(self.layers):
             x = unit(x) if i in self.modules.normalize else x
             x = matmul(x, weight, bias=bias, activation=activation)
-        x = unit(x) if self.modules.is_normalized else x
-        if keep < self.size:
-            x = np.ascontiguousarray(x[:, :keep])
-            x = unit(x) if self.modules.is_normalized else x
-        return x
+        return self.cut(unit(x) if self.modules.is_normalized else x, dimensions)
+
+    def cut(self, vectors: np.ndarray, dimensions: int | None) -> np.ndarray:
+        """The first `dimensions` elements of whole vectors float32 (n, size); None: all of them. What is cut is scaled
+        to length 1 again, if the model scales its vectors."""
+        if (keep := self.checked(dimensions)) == self.size:
+            return vectors
+        shorter = np.ascontiguousarray(vectors[:, :keep])
+        return unit(shorter) if self.modules.is_normalized else shorter
+
+
+def checked_size(dimensions: int | None, size: int, parameter: str) -> int:
+    """The elements to keep of a vector of `size`; None: all. parameter: what the caller calls it. Raises UsageError."""
+    if dimensions is None:
+        return size
+    if isinstance(dimensions, bool) or not isinstance(dimensions, int | np.integer):
+        raise UsageError(parameter=parameter, value=repr(dimensions)[:100], rule="an integer is wanted")
+    if not 1 <= dimensions <= size:
+        rule = f"the model's vectors have {size}: 1 to {size} are possible"
+        raise UsageError(parameter=parameter, value=str(dimensions), rule=rule)
+    return int(dimensions)
 
 
 def unit(x: np.ndarray) -> np.ndarray:

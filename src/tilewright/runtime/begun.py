@@ -1,4 +1,4 @@
-"""The state of a job before it runs: its cut and the shards that exist. Only reads."""
+"""The state of a job before it runs: its cut and the shards that exist. Reads only."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Assembling, Reading
 from tilewright.runtime.start import VerbTask, engine_of, workers_of
+from tilewright.runtime.stores.views import mirror
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
     check_part(settings)
     begun = Begun(manifest.cut, 0, "new", (), task.workers, manifest.fingerprint)
+    mirror(output)
     outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
     if settings.keep_others:
         if os.path.isdir(f"{os.path.realpath(output)}.job"):

@@ -19,16 +19,26 @@ LEAST = (8, 0)  # compute capability, Ampere's: from there on matrix units know 
 ON_CPU = 'run on the CPU: device="cpu", --device cpu on the command line'
 
 _elsewhere: ContextVar[bool] = ContextVar("elsewhere", default=False)
+_class_elsewhere: ContextVar[str | None] = ContextVar("class_elsewhere", default=None)
 
 
 @contextmanager
-def gpu_elsewhere(taken_for_granted: bool) -> Iterator[None]:
-    """In the block, `place_for("cuda")` does not check the GPU: a job for another machine is planned."""
-    token = _elsewhere.set(taken_for_granted)
+def gpu_elsewhere(taken_for_granted: bool, device_class: str | None = None) -> Iterator[None]:
+    """In the block, `place_for("cuda")` does not check the GPU: a job for another machine is planned or led.
+
+    device_class: of its GPU, see `fingerprint.device_class`; None: unknown.
+    """
+    tokens = _elsewhere.set(taken_for_granted), _class_elsewhere.set(device_class)
     try:
         yield
     finally:
-        _elsewhere.reset(token)
+        _elsewhere.reset(tokens[0])
+        _class_elsewhere.reset(tokens[1])
+
+
+def class_elsewhere() -> str | None:
+    """The class of the GPU of the enclosing `gpu_elsewhere`; None without one."""
+    return _class_elsewhere.get()
 
 
 def is_gpu_elsewhere() -> bool:

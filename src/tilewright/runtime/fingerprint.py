@@ -1,4 +1,5 @@
-"""Fields of the fingerprint besides files and the verb's options, and the same settings in every process."""
+"""Fields of the fingerprint that all verbs have: device class, dtype, rungs, version. Also sets the threads and rungs
+of a job in every process."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import replace
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import forced, forcing
 from tilewright.ops.core.launch import asked_threads, threads
-from tilewright.runtime.devices import place_for
+from tilewright.runtime.devices import class_elsewhere, place_for
 from tilewright.runtime.jobs.manifest import SWITCHES, Value
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.switches import changing_bits, rungs_without
@@ -51,7 +52,7 @@ def fingerprint(verb: str, settings: Settings, dtype: str) -> dict[str, Value]:
     fields["device"] = device_class(settings.device)
     if settings.without:
         fields[SWITCHES] = [*sorted(settings.without)]
-    if changed := changing_bits(settings.without):
+    if changed := changing_bits(settings.without, settings.device):
         fields["without"] = [*changed]
     return fields | {f"rung.{op}": name for op, name in sorted(settings.rungs.items())}
 
@@ -61,6 +62,8 @@ def device_class(device: str) -> str:
     from tilewright.hardware import cpu, gpus
 
     if device == "cuda":
+        if known := class_elsewhere():
+            return known
         return "cuda " + ".".join(map(str, gpus()[0].capability)) if gpus() else "cuda"
     names = [name for name in EXACT if cpu().has(name)]
     if names == ["avx512bf16"] and not cpu().multiplies_pairs:

@@ -1,4 +1,5 @@
-"""Finds forced rungs that a job never uses: it refuses them before the work or names them at the end. None is ignored.
+"""Finds forced rungs that a job never uses. Such a rung is refused before the job, or named at its end; none is ignored
+silently.
 
 A job runs the operations of its model, and the operations that their rungs call. With some settings an operation does
 not run: the verb's task names it, and the operation that runs instead. A rung may be forced for an operation, or for
@@ -17,7 +18,9 @@ from tilewright.ops.core.layers import split_target, wrong_layers
 
 OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `calls` names those beneath them
     "classify": ("embedding_conv1d", "matmul", "embedding", "layernorm", "attention"),
-    "generate": ("embedding", "layernorm", "attention", "matmul", "matmul_argmax", "sample"),
+    "embed": ("matmul", "embedding", "layernorm", "attention"),
+    "generate": ("embedding", "layernorm", "rope", "attention", "matmul", "matmul_argmax", "sample"),
+    "score": ("embedding", "layernorm", "rope", "attention", "matmul", "logprob"),
     "draw": ("matmul", "conv_transpose2d", "batchnorm"),
     "convolve": ("conv3d", "correlate"),
 }
@@ -30,6 +33,12 @@ class Idle(NamedTuple):
     when: str
     instead: str
     remedy: str
+
+
+def without_rope(calls: Mapping[str, int]) -> dict[str, Idle]:
+    """`rope` as an idle operation, for a decoder that does not call it. calls: see `check_rungs`."""
+    when = "in a model whose positions are a table"
+    return {} if "rope" in calls else {"rope": Idle(when, "embedding", "leave it out")}
 
 
 def check_operations(verb: str, rungs: Mapping[str, str]) -> None:

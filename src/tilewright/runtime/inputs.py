@@ -1,12 +1,14 @@
-"""The size of shards: records that take some seconds, whatever the input."""
+"""The size of shards: as many records as take some seconds, for every kind of input."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 from tilewright.errors import UsageError
-from tilewright.formats.files import InputFile
+from tilewright.formats.inputs import open_text
 from tilewright.formats.lines import end_of
+from tilewright.formats.names import kind_of_records
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 
 SCAN_BYTES = 64 << 20  # of a binary input, whose ids are checked before the work: a third of a second from a slow disk
@@ -45,13 +47,13 @@ def cut_rows(count: int, row_bytes: int, shard_size: int | None, sizing: Sizing)
     return Records(row_bytes, count, shard_size or sizing.a_shard(count))
 
 
-def cut_lines(path: str, count: int | None, shard_size: int | None, sizing: Sizing) -> Cut:
+def cut_lines(path: str | os.PathLike[str], count: int | None, shard_size: int | None, sizing: Sizing) -> Cut:
     """The cut of the first `count` records of a text (None: all). shard_size: bytes. Raises InputError.
 
     Parquet is cut into its row groups, and a shard_size raises UsageError.
     """
-    with InputFile(path, "input") as file:
-        if path.endswith(".parquet"):
+    with open_text(path, "input") as file:
+        if kind_of_records(path) == ".parquet":
             if shard_size is not None:
                 raise UsageError("the shards of a Parquet file are its row groups", remedy="leave out --shard-size")
             from tilewright.formats.parquet import row_groups

@@ -14,9 +14,9 @@ _first: set[str] = set()  # cache directories that this process has reported as 
 
 
 def cache_or_none() -> str:
-    """A notice if compiled kernels cannot be cached in the default directory; else "". The directory cannot be made, or
-    another user could change its files. Then the cache is off for this process and its children. Raises UsageError
-    where TILEWRIGHT_CACHE names such a directory.
+    """A notice if compiled kernels cannot be cached in the default directory, because it cannot be created or another
+    user could change its files; else "". The cache is then off for this process and its children. Raises UsageError if
+    TILEWRIGHT_CACHE names such a directory.
     """
     chosen = os.environ.get(CACHE)
     if chosen == "off":
@@ -38,13 +38,13 @@ def cache_or_none() -> str:
             remedy = "name a directory of your own, or 'off' to compile in every run"
             raise UsageError(f"{CACHE} is {chosen!r}, where no directory can be made: {why}", remedy=remedy) from error
         if isinstance(error.__cause__, RuntimeError):  # pathlib's, where neither HOME nor the list of users tells
-            what = f"Compiled kernels cannot be kept in ~/.cache ({error.message})"
+            what = f"Compiled kernels cannot be saved in ~/.cache ({error.message})"
         else:
-            what = f"Compiled kernels cannot be kept in {cache.home()} ({why})"
+            what = f"Compiled kernels cannot be saved in {cache.home()} ({why})"
     os.environ[CACHE] = "off"
     return (
-        f"{printable(what)}: every run compiles them, which takes up to minutes, unless {CACHE} names a directory of "
-        "your own"
+        f"{printable(what)}: every run compiles them again, which can take minutes. Set {CACHE} to a directory "
+        "of your own to save them"
     )
 
 
@@ -62,8 +62,8 @@ def first_run() -> str:
     if kept:
         return ""
     _first.add(str(cache.home()))
-    when = "what is needed will be now, in a minute or two"
-    return f"Nothing is compiled for this machine yet: {when} ({cache.home()} keeps it)"
+    saved = f"The kernels are saved in {cache.home()}"
+    return f"Compiling kernels for this machine: the first run takes up to two minutes longer. {saved}"
 
 
 @contextmanager
@@ -81,8 +81,8 @@ def compiling_told(say: Callable[[str], None]) -> Iterator[None]:
             ours = isinstance(getattr(event.data["dispatcher"], "_cache", None), cache.KernelCache)
             if ours and not self.told and str(cache.home()) not in _first:
                 self.told = True
-                when = "the rest will be now, which can take a minute"
-                say(f"Not all that this run needs is compiled yet: {when} ({cache.home()} keeps it)")
+                saved = f"They are saved in {cache.home()}"
+                say(f"Compiling more kernels, which this run needs: it can take a minute longer. {saved}")
 
         def on_end(self, event: Any) -> None:
             pass

@@ -21,12 +21,17 @@ from tilewright.formats.mapped import forget
 from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config, read_model
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
+from tilewright.formats.tokenizer_older import MERGES, VOCAB, WORDS, read_settings
 from tilewright.formats.tokenizer_settings import read_truncation
-from tilewright.models import dcgan, gpt2, textcnn
+from tilewright.models import dcgan, gpt2, gpt_neox, opt, textcnn
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import CONFIGS, BertConfig
 from tilewright.models.dcgan import DCGAN, DCGANConfig
+from tilewright.models.decoder import DecoderModel
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.gpt_neox import GPTNeoX, GPTNeoXConfig
+from tilewright.models.opt import OPT, OPTConfig
 from tilewright.models.text_vectors import TextVectors
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.runtime.devices import place_for
@@ -40,15 +45,15 @@ if TYPE_CHECKING:
     from tilewright.generation.prompts import Prompt
     from tilewright.generation.sampling import SamplingParams
 
-Config = TextCNNConfig | GPT2Config | DCGANConfig | BertConfig
-Model = TextCNN | GPT2 | DCGAN | Bert
+Config = TextCNNConfig | DecoderConfig | DCGANConfig | BertConfig
+Model = TextCNN | DecoderModel | DCGAN | Bert
 DTYPES = ("float32", "bfloat16", "float16", "tf32", "auto")
 DTYPE_RULE = "float32, bfloat16, on a GPU also float16 or tf32, or auto for the checkpoint's,"
 Weights = dict[str, np.ndarray]
 Classifier = TextCNNConfig | BertConfig
-C = TypeVar("C", TextCNNConfig, GPT2Config, DCGANConfig)
+C = TypeVar("C", TextCNNConfig, DecoderConfig, DCGANConfig, BertConfig)
 Wanted = TypeVar("Wanted", bound=Config)
-TOKENIZER, VOCAB, MERGES = "tokenizer.json", "vocab.json", "merges.txt"
+TOKENIZER = "tokenizer.json"
 
 
 class Kind(NamedTuple):
@@ -63,13 +68,16 @@ class Kind(NamedTuple):
 
 KINDS = {
     textcnn.MODEL_TYPE: Kind(TextCNNConfig, TextCNN),
-    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: gpt2.own_name, gpt2.TIES),
+    gpt2.MODEL_TYPE: Kind(GPT2Config, GPT2, lambda config: config.own_name, gpt2.TIES),
+    opt.MODEL_TYPE: Kind(OPTConfig, OPT, lambda config: config.own_name, opt.TIES),
+    gpt_neox.MODEL_TYPE: Kind(GPTNeoXConfig, GPTNeoX, lambda config: config.own_name, gpt_neox.TIES),
     dcgan.MODEL_TYPE: Kind(DCGANConfig, DCGAN),
     **{name: Kind(config, Bert, lambda config: config.own_name) for name, config in CONFIGS.items()},
 }
 
 
-VERBS = dict.fromkeys(KINDS, "classify") | {gpt2.MODEL_TYPE: "generate", dcgan.MODEL_TYPE: "draw"}
+DECODERS = tuple(name for name, kind in KINDS.items() if issubclass(kind.config, DecoderConfig))
+VERBS = dict.fromkeys(KINDS, "classify") | dict.fromkeys(DECODERS, "generate") | {dcgan.MODEL_TYPE: "draw"}
 
 
 def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config:
@@ -160,7 +168,7 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
 
 if TYPE_CHECKING:
 
-    class AnyModel(GPT2, TextCNN, DCGAN, Bert):  # type: ignore[misc]
+    class AnyModel(DecoderModel, TextCNN, DCGAN, Bert):  # type: ignore[misc]
         """A model whose family only its files tell: an editor offers the methods of every family."""
 
         @overload  # type: ignore[override]
@@ -220,12 +228,13 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     config, weights = read_weights(path)
     _check_options(config, options)
     model = build(config, weights, device=device, dtype=dtype, **options)
-    if isinstance(model, GPT2 | TextCNN | Bert):
-        whole = not isinstance(model, Bert) or os.path.isfile(os.path.join(path, TOKENIZER))
-        model.tokenizer = tokenizer_of(path) if whole else None  # a BERT's vocab.json lacks the special tokens
     if isinstance(model, Bert):
-        set_vectors(model, path)
-    if isinstance(model, GPT2):
+        modules = embedding_modules(path, model.config.hidden_size)
+        model.tokenizer = encoder_tokenizer(path, modules)
+        model.vectors = text_vectors(modules, model.config.hidden_size, dtype)
+    elif isinstance(model, DecoderModel | TextCNN):
+        model.tokenizer = tokenizer_of(path)
+    if isinstance(model, DecoderModel):
         model.stop_ids = eos_token_ids(path) or model.config.stop_ids
     return model
 
@@ -239,12 +248,17 @@ def _check_options(config: Config, options: dict[str, Any]) -> None:
             raise WrongType(parameter=name, value=f"{value!r:.100}", rule=rule, remedy="leave it out")
 
 
-def set_vectors(model: Bert, path: str | os.PathLike[str]) -> None:
-    """Let the model make its vectors as the files of its directory say. Raises InputError."""
-    modules = embedding_modules(path, model.config.hidden_size)
-    if modules.lowercase and model.tokenizer:
-        model.tokenizer.lowercase()
-    model.vectors = TextVectors(modules, model.config.hidden_size, dense_weights(modules), model.dtype)
+def encoder_tokenizer(path: str | os.PathLike[str], modules: EmbeddingModules) -> Tokenizer | None:
+    """`tokenizer_of` an encoder, as its modules want it."""
+    tokenizer = tokenizer_of(path)
+    if tokenizer and modules.lowercase:
+        tokenizer.lowercase()
+    return tokenizer
+
+
+def text_vectors(modules: EmbeddingModules, width: int, dtype: str) -> TextVectors:
+    """The modules after an encoder of this width with their weights. Raises InputError."""
+    return TextVectors(modules, width, dense_weights(modules), dtype)
 
 
 def dense_weights(modules: EmbeddingModules) -> Weights:
@@ -263,7 +277,8 @@ def dense_weights(modules: EmbeddingModules) -> Weights:
 
 
 def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
-    """The dtype of most elements of the checkpoint. On a CPU, which has no float16, float32 holds its values."""
+    """The dtype of most elements of the checkpoint. On a CPU, which does not compute in float16, it is float32
+    instead."""
     elements: Counter[str] = Counter()
     for array in mapped_weights(path)[1].values():
         elements[array.dtype.name] += array.size
@@ -276,7 +291,7 @@ def build(config: TextCNNConfig, weights: Weights, **options: Any) -> TextCNN: .
 @overload
 def build(config: BertConfig, weights: Weights, **options: Any) -> Bert: ...
 @overload
-def build(config: GPT2Config, weights: Weights, **options: Any) -> GPT2: ...
+def build(config: DecoderConfig, weights: Weights, **options: Any) -> DecoderModel: ...
 @overload
 def build(config: DCGANConfig, weights: Weights, **options: Any) -> DCGAN: ...
 @overload
@@ -295,21 +310,35 @@ def build(config: Config, weights: Weights, **options: Any) -> Model:
 
 
 def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
-    """The tokenizer of a model directory, if it has one: tokenizer.json, else GPT-2's older vocab.json and merges.txt.
-    Raises InputError for a damaged one, and for one of the two files without the other."""
+    """The tokenizer of a model directory, if it has one: tokenizer.json, else the files of older checkpoints, see
+    `formats.tokenizer_older`. Raises InputError for a damaged one, and for vocab.json or merges.txt without the
+    other."""
     name = os.path.join(path, TOKENIZER)
     if os.path.isfile(name):
         tokenizer = Tokenizer(name)
-        tokenizer.truncation = read_truncation(path)
-        return tokenizer
-    files = [os.path.join(path, part) for part in (VOCAB, MERGES)]
-    there = [os.path.isfile(file) for file in files]
-    if not any(there):
+    elif os.path.isdir(path) and (older := _older_files(path)):
+        tokenizer = Tokenizer(older[0], older=(_kind_at(path), read_settings(os.fspath(path))))
+    else:
         return None
-    if not all(there):
+    tokenizer.truncation = read_truncation(path)
+    return tokenizer
+
+
+def _kind_at(path: str | os.PathLike[str]) -> str:
+    return str(read_config(path).get("model_type"))
+
+
+def _older_files(path: str | os.PathLike[str]) -> list[str]:
+    """The files that stand for tokenizer.json: vocab.txt of a BERT, of others vocab.json and merges.txt.
+    Raises InputError for one of these two without the other."""
+    kind = _kind_at(path)
+    words = kind in CONFIGS and kind != "roberta"
+    files = [os.path.join(path, part) for part in ((WORDS,) if words else (VOCAB, MERGES))]
+    there = [os.path.isfile(file) for file in files]
+    if any(there) and not all(there):
         what = f"{os.path.basename(files[there[0]])} is missing: {VOCAB} and {MERGES} make a tokenizer only together"
         raise InputError(what, path=path, remedy=f"get both, or {TOKENIZER}, from where the model came")
-    return Tokenizer(files[0], merges=files[1])
+    return files if all(there) else []
 
 
 def has_tokenizer(path: str | os.PathLike[str]) -> bool:
@@ -318,6 +347,6 @@ def has_tokenizer(path: str | os.PathLike[str]) -> bool:
 
 
 def tokenizer_files(path: str | os.PathLike[str]) -> list[str]:
-    """The files of a model directory's tokenizer."""
-    files = [os.path.join(path, name) for name in (TOKENIZER, VOCAB, MERGES)]
-    return [file for file in files if os.path.isfile(file)]
+    """The files of a model directory's tokenizer. Raises InputError as `tokenizer_of` does for half of one."""
+    whole = os.path.join(path, TOKENIZER)
+    return [whole] if os.path.isfile(whole) else _older_files(path) if os.path.isdir(path) else []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.errors import InputError, UsageError, WrongType
+from tilewright.errors import InputError, UsageError, WrongType, suggestion
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "models"
 NAMES = ("poet", "critic", "portraits")
@@ -33,8 +34,8 @@ class NamedModel:
 
 
 def model_path(path: str | os.PathLike[str]) -> str:
-    """The directory of the named model, unless something of that name lies in the current directory; all other paths
-    as they are. Raises WrongType for what is no path."""
+    """The directory of the named model, unless the current directory has a file of that name. Any other path is
+    returned unchanged. Raises WrongType for a value that is not a path."""
     if not isinstance(path, str | os.PathLike):
         raise WrongType(f"the path is {path!r}; a text or a PathLike is wanted")
     name = os.fspath(path)
@@ -51,8 +52,9 @@ def resolved(path: str, output: str | None) -> str:
 
 
 def check_model(path: str | os.PathLike[str]) -> None:
-    """Raises InputError, listing the names, for a bare name that is neither a model nor a path, and for the name of a
-    repository of Hugging Face. So it does for a directory that is no model but hides the model of its name."""
+    """Raises InputError for a name that is neither a named model nor a path (the message lists the names), and for the
+    name of a Hugging Face repository. Also raises it for a directory that hides a named model but has no
+    config.json."""
     name = os.fspath(path)
     if name in NAMES and os.path.isdir(name) and not os.path.lexists(os.path.join(name, "config.json")):
         raise InputError("this directory has no config.json, and hides the named model of the same name", path=name,
@@ -62,9 +64,10 @@ def check_model(path: str | os.PathLike[str]) -> None:
     if os.path.lexists(name) or (owner and not may_be_repository):
         return
     known = "this installation lacks it" if name in NAMES else f"the named models are {', '.join(NAMES)}"
-    what = f"no such model: there is no file of that name here, and {known}"
+    near = suggestion(name, {*NAMES, *_models_here()} - {name})
+    what = f"no such model{near}: there is no file of that name here, and {known}"
     remedy = "give a path, or a name that `tilewright models` lists"
-    if may_be_repository and name not in NAMES:
+    if may_be_repository and name not in NAMES and not near:
         files = "config.json model.safetensors tokenizer.json"
         command = f"hf download {name} {files} --local-dir {os.path.basename(name)}"
         remedy += (
@@ -74,8 +77,15 @@ def check_model(path: str | os.PathLike[str]) -> None:
     raise InputError(what, path=name, remedy=remedy)
 
 
+def _models_here() -> list[str]:
+    """The model directories in the current directory."""
+    with suppress(OSError), os.scandir() as entries:
+        return [entry.name for entry in entries if os.path.isfile(os.path.join(entry.path, "config.json"))]
+    return []
+
+
 def named_models() -> list[NamedModel]:
-    """Those that are installed, in the order of NAMES."""
+    """The named models that are installed, in the order of NAMES."""
     return [_described(name) for name in NAMES if (FOLDER / name).is_dir()]
 
 

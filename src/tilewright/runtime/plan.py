@@ -1,5 +1,5 @@
 """The plan of a job (a dry run): its shards, memory and disk, and the shards that exist already. A verb's plan begins
-as the verb does, with `task_of`: it refuses the same jobs and cuts the same shards. Models, engines and verbs declare
+with `task_of`, as the verb does. So it refuses the same jobs and has the same shards. Models, engines and verbs declare
 their bytes, and this module adds them up. A plan reads a sample of the input and the header of the weights. It compiles
 no kernel and writes nothing.
 """
@@ -15,7 +15,8 @@ import numpy as np
 
 from tilewright.backends.footprint import Part, peak_of
 from tilewright.formats.files import BLOCK_BYTES, InputFile
-from tilewright.formats.lines import Line
+from tilewright.formats.lines import Line, read_lines
+from tilewright.formats.many_files import Files
 from tilewright.hardware import gpus
 from tilewright.runtime.begun import Begun, begun_of
 from tilewright.runtime.devices import gpu_elsewhere
@@ -29,7 +30,13 @@ from tilewright.simd import cache
 
 # Memory of a process, measured on Linux, x86-64, as the peak of jobs with a tiny model and input
 PROGRAM = 178 << 20  # Python, NumPy, LLVM and a few kernels (Numba 0.68): imports take 107 MiB, the first kernel 65
-KERNELS = {"generate": 14 << 20, "draw": 9 << 20, "classify": 4 << 20}  # machine code of a verb's many kernels
+KERNELS = {
+    "generate": 14 << 20,
+    "score": 14 << 20,
+    "draw": 9 << 20,
+    "classify": 4 << 20,
+    "embed": 4 << 20,
+}  # machine code of a verb's many kernels
 PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
 TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory for a byte of its file
 SUPERVISOR = 130 << 20  # memory of a process that only hands out shards and merges (measured the same way)
@@ -172,8 +179,13 @@ def widened(mapped: Mapping[str, np.ndarray]) -> int:
 
 
 def share(records: int, workers: int) -> int:
-    """Most records of one worker."""
+    """The largest number of records that one worker computes."""
     return -(-records // max(workers, 1))
+
+
+def _depends(file: InputFile) -> bool:
+    """True if lines are found from the start on alone: in quotes, and in many files, they depend on what is before."""
+    return file.quoted or isinstance(file, Files)
 
 
 @dataclass
@@ -187,19 +199,27 @@ class Sample:
 
     @classmethod
     def of(cls, file: InputFile, cut: Cut) -> Sample:
-        """Read stretches of a long text, or all of a short one. For rows, the caller takes the first ones."""
+        """The sample: several stretches of a long text, or the whole of a short one. Of an input of rows, the caller
+        reads the first ones."""
         if not isinstance(cut, Lines):
             return cls(cut)
         size = min(file.size, cut.size)
-        if size <= SAMPLE:
-            return cls(cut, [(0, size)])
+        if size <= SAMPLE or _depends(file):
+            return cls(cut, [(0, min(size, SAMPLE))], min(1.0, SAMPLE / size))
         length = SAMPLE // STRETCHES
         spans = [(first := (size - length) * i // (STRETCHES - 1), first + length) for i in range(STRETCHES)]
         return cls(cut, spans, STRETCHES * length / size)
 
     def lines(self, file: InputFile) -> Iterator[Line]:
-        """(number, line, end) of each line that is not blank. Numbers count the sample."""
+        """Yields (number, line, end) of each line that is not blank. The numbers count only lines of the sample."""
         for begin, end in self.spans:
+            if _depends(file):
+                for _, line, at in read_lines(file):
+                    if at > end:
+                        break
+                    self.ends.append(at)
+                    yield len(self.ends), line, at
+                continue
             for line, at in lines_between(file, begin, end):
                 if line is None or (line and not line.isspace()):
                     self.ends.append(at)

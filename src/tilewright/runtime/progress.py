@@ -55,7 +55,8 @@ class _Display:
         return True
 
     def _show(self, share: float, count: str, text: str, of: str = "") -> None:
-        """count: how many, of how many; of: what `share` is one of, if not of these."""
+        """count: the number of finished items, and the total. of: the quantity of which `share` is the finished part,
+        if it is not the items."""
         if self._bar:
             self._bar.update(self._task, completed=share, text=text)
             self._try(self._bar.refresh)
@@ -63,6 +64,13 @@ class _Display:
             unit = self._unit.removesuffix("s") if count.endswith("of 1") else self._unit
             line = f"{count} {unit} ({share:.0%}{of}), {text}\n"
             self._try(lambda: (stream.write(line), stream.flush()))
+
+    def _say(self, text: str) -> None:
+        """Show a sentence: above the bar, or as a line."""
+        if self._bar:
+            self._try(lambda: self._bar.console.print(text, markup=False, highlight=False) if self._bar else None)
+        elif stream := self._stream:
+            self._try(lambda: (stream.write(f"{text}\n"), stream.flush()))
 
     def _try(self, write: Callable[[], object]) -> None:
         """Call `write`. If the stream is closed or full, the job continues without progress."""
@@ -112,8 +120,8 @@ class JobProgress(_Display, Watch):
 
     `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. stops_in: the seconds that a
     requested stop leaves the job, infinite without a request. The rate is this run's, from the first shard on. The
-    share also counts shards of earlier runs, and the finished part of running shards. So prompts that end together
-    count while they run.
+    share also counts shards of earlier runs, and the finished part of running shards. So prompts that end at the same
+    time are counted while they run.
     """
 
     def __init__(
@@ -150,6 +158,9 @@ class JobProgress(_Display, Watch):
         hand.share = hand.share if share is None else share
         self._update()
 
+    def waiting(self, why: str) -> None:
+        self._say(why)
+
     def _share(self) -> float:
         """The finished share of all work: committed shards, and the reported parts of running ones."""
         said = [hand.share for hand in self._hands.values() if hand.share is not None]
@@ -182,7 +193,7 @@ class JobProgress(_Display, Watch):
             self._show(share, _of(self._records + running, total), self._text(share, rated=not apart), of)
 
     def _text(self, share: float, *, rated: bool) -> str:
-        """Rates, where records tell them, time spent, and left."""
+        """The rates (if rated), the time spent, and the time left."""
         hands = [hand for _, hand in sorted(self._hands.items())]
         spent = time.perf_counter() - min(hand.begun for hand in hands)
         here = sum(hand.records + hand.at for hand in hands)

@@ -54,13 +54,13 @@ class Report:
         return int(all_bad or (self.validation is not None and not self.validation.passed))
 
     def finish(self, start: float) -> None:
-        """The figures of the whole run, which began at `start` of time.perf_counter()."""
+        """Fill in the figures of the whole run. start: the time.perf_counter() at its beginning."""
         self.seconds["total"] = time.perf_counter() - start
         self.records_per_second = self.computed / max(self.seconds.get("run", 0.0), 1e-9)
         self.peak_memory = peak_memory()
 
     def take_seconds(self) -> dict[str, float]:
-        """The seconds of all phases so far, as figures of a shard; they begin at nothing again."""
+        """The seconds of all phases so far, as figures of a shard. Resets them to zero."""
         taken, self.seconds = {f"{SECONDS}{name}": spent for name, spent in self.seconds.items()}, {}
         return taken
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from tilewright.errors import Interrupted, ResourceError, UsageError
+from tilewright.errors import Interrupted, ResourceError, UsageError, counted
 from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
@@ -18,11 +18,15 @@ from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Task
+from tilewright.runtime.jobs.task import OTHERS, Engine, Task
 from tilewright.runtime.kernel_cache import cache_or_none, first_run
 from tilewright.runtime.process import bus_errors
 from tilewright.runtime.progress import Figures, JobProgress
 from tilewright.runtime.reports import SECONDS, SHOWN_ERRORS, Report, Say, phase, quiet
+from tilewright.runtime.stores.joinable import Joinable
+from tilewright.runtime.stores.lead import check_engine, run_at
+from tilewright.runtime.stores.request import request_of
+from tilewright.runtime.stores.stage import url_of
 
 ENGINES = ("inline", "local", "mpi", "ray")
 
@@ -48,6 +52,8 @@ def engine_of(settings: Settings, device: str) -> Engine:
         raise UsageError(f"engine is {name!r}; it must be one of {', '.join(ENGINES)}")
     if name != "mpi" and settings.part is None:
         check_alone()
+    if name != "mpi" and settings.shared_files != "auto":
+        raise UsageError("--shared-files is for the engine mpi", remedy="add --engine mpi, or leave out --shared-files")
     if workers is not None and workers < 1:
         raise UsageError(f"workers is {workers}; it must be at least 1")
     if name == "mpi":  # here nothing may fail on one rank alone: the others would wait for it
@@ -59,7 +65,7 @@ def engine_of(settings: Settings, device: str) -> Engine:
     if name == "ray":
         from tilewright.runtime.engines.ray import Ray
 
-        return Ray(workers or 1, gpu=place_for(device) == "cuda")
+        return Ray(workers or 1, gpu=device == "cuda" or place_for(device) == "cuda", threads=settings.threads)
     gpus = visible_gpus() if place_for(device) == "cuda" else ()
     if settings.is_inline:
         if workers not in (None, 1):
@@ -115,11 +121,17 @@ def start(
     on_gpu = settings.is_inline and settings.device != "cpu"
     faults = gpu_faults() if on_gpu else nullcontext()  # else the worker is replaced
     alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
+    if url_of(job.output):
+        check_engine(settings)
     with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
         report.lead = engine.lead
+        job = engine.share(job, settings.shared_files)
+        settings = job.settings
         if engine.lead:
             stop.asked = _Announced(settings.grace)
         with phase(report, "check"):
+            for line in engine.notices():
+                say(line)
             task = task_of(job, say if engine.lead else quiet, workers_of(engine, settings))
             opened.callback(task.close)
             if place_for(settings.device) == "cpu" and (notice := cache_or_none() or first_run()) and engine.lead:
@@ -135,7 +147,13 @@ def start(
             JobProgress(unit, stops_in=lambda: stop.left(settings.grace)) as watch,
             _resumable(settings, watch.figures),
         ):
-            done = run_within(task, job.output, engine, replace(settings, since=since), watch)
+            url, ours = url_of(job.output), replace(settings, since=since)
+            if url:
+                done = run_at(url, task, job.output, engine, ours, watch, request_of(job))
+            elif engine.joinable:
+                done = run_within(task, job.output, Joinable(engine), ours, watch, request_of(job))
+            else:
+                done = run_within(task, job.output, engine, ours, watch)
     _fold(report, done, watch.figures)
     if done.errors:
         with JobDirectory(job.output) as directory:
@@ -143,15 +161,14 @@ def start(
     if settings.part:
         report.lead = False
         report.job["part"] = "{}/{}".format(*settings.part) + "+" * settings.helps
-    for line in _outcome(done, settings):
+    for line in _outcome(done, settings.part, helps=settings.helps):
         say(line)
     report.finish(began)
     return task, done.figures
 
 
-def _outcome(done: merge.Report, settings: Settings) -> Iterator[str]:
+def _outcome(done: merge.Report, part: tuple[int, int] | None, *, helps: bool = False) -> Iterator[str]:
     """Notices about the run: work of earlier runs, and events that were not planned."""
-    part = settings.part
     for name in done.facts.get("touched", ()):
         yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
     if size := done.facts.get("shard_size"):
@@ -162,25 +179,29 @@ def _outcome(done: merge.Report, settings: Settings) -> Iterator[str]:
         whose = "A worker ended and was" if count == 1 else f"{count:,} workers ended and were"
         why = ", ".join(f"{why} ({times:,} times)" if times > 1 else why for why, times in ended.items())
         yield f"{whose} replaced: {why}; see logs/ in {done.output}.job"
+    others = done.facts.get(OTHERS, 0)
+    if others:
+        yield f"Workers that joined made {others:,} of {counted(done.shards, 'shard')}"
     if part:
-        state = "has ended" if settings.helps else "is there"
+        state = "has ended" if helps else "is there"
         new = f"Part {part[0]} of {part[1]} {state}, {done.computed:,} of {done.shards:,} shards are new"
         yield f"{new}. When all are, the same command without --part makes the output"
     elif "merge" not in done.seconds:
         what = "the only shard" if done.shards == 1 else f"all {done.shards:,} shards"
         yield f"Nothing to do: {what} and the output were there"
-    elif not done.computed:
+    elif not done.computed and not others:
         one = done.shards == 1
         were, them = ("The only shard was", "it") if one else (f"All {done.shards:,} shards were", "them")
         yield f"{were} there: the output was made of {them}"
-    elif done.computed < done.shards:
-        there = done.shards - done.computed
+    elif done.computed + others < done.shards:
+        there = done.shards - done.computed - others
         yield f"Resumed: {there:,} of {done.shards:,} shards {'was' if there == 1 else 'were'} there"
 
 
 @dataclass(frozen=True)
 class _Announced:
-    """Says on stderr that the job is to stop: from a signal's handler, so without the stream's lock and buffer."""
+    """Reports on stderr that the job will stop. It is called in a signal handler, so it uses neither the stream's lock
+    nor its buffer."""
 
     grace: float
 
@@ -204,7 +225,8 @@ def _resumable(settings: Settings, figures: Figures) -> Iterator[None]:
 
 
 def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
-    """seconds of a phase: of all workers, divided by their number; "run" of several: first shard to last commit."""
+    """The seconds of each phase: the sum over the workers, divided by their number. For "run" with several workers:
+    from the first shard to the last commit."""
     workers = max(len(figures.workers), 1)
     report.records, report.errors, report.computed = done.records, done.errors, figures.records
     for name, value in figures.sums.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
 
 from tilewright.errors import InputError, UsageError, counted
-from tilewright.formats.files import InputFile
+from tilewright.formats.inputs import open_text
+from tilewright.formats.names import kind_of_records
 from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.tokenizer import Tokenizer
 
@@ -16,11 +18,12 @@ IDS = ("prompt_token_ids", "input_ids", "tokens")
 TEXTS = ("prompt", "text", "messages")
 
 
-def check_has_ids(path: str, model: str, example: str, content: str | None = None) -> None:
+def check_has_ids(path: str | os.PathLike[str], model: str, example: str, content: str | None = None) -> None:
     """Raises UsageError if the model has no tokenizer, and the input is a .txt, or a .jsonl whose first lines all are
     text. example: a line with token ids. content: the field of the text, where the user names it. A single line of text
     among token ids is an error of its record only."""
-    if path.endswith(".txt") or (path.endswith(".jsonl") and (kinds := _are_text(path, content)) and all(kinds)):
+    kind = kind_of_records(path)
+    if kind == ".txt" or (kind == ".jsonl" and (kinds := _are_text(path, content)) and all(kinds)):
         raise UsageError(
             f"the input is text, and the model {model} has no tokenizer.json",
             path=path,
@@ -30,12 +33,13 @@ def check_has_ids(path: str, model: str, example: str, content: str | None = Non
 
 
 def check_tokenizer_fits(
-    path: str, tokenizer: Tokenizer, vocabulary: int, example: str, content: str | None = None
+    path: str | os.PathLike[str], tokenizer: Tokenizer, vocabulary: int, example: str, content: str | None = None
 ) -> None:
     """Raises InputError if the tokenizer makes ids of plain text that the model lacks, and the input may be text: it is
     no .bin, and no .jsonl whose first lines all are token ids. vocabulary: of the model. example: a line with ids.
     content: the field of the text, where the user names it."""
-    if path.endswith(".bin") or (path.endswith(".jsonl") and not any(_are_text(path, content))):
+    kind = kind_of_records(path)
+    if kind == ".bin" or (kind == ".jsonl" and not any(_are_text(path, content))):
         return
     if beyond := tokenizer.text_ids_beyond(vocabulary):
         ids = f"id {beyond[0]:,}" if len(beyond) == 1 else f"{len(beyond):,} ids from {beyond[0]:,} to {beyond[-1]:,}"
@@ -46,9 +50,9 @@ def check_tokenizer_fits(
         )
 
 
-def absent_fields(path: str, fields: RecordFields) -> str:
+def absent_fields(path: str | os.PathLike[str], fields: RecordFields) -> str:
     """The notice for kept fields that none of the first lines of a .jsonl has; "" if there are none."""
-    if not fields.keep or not path.endswith(".jsonl"):
+    if not fields.keep or kind_of_records(path) != ".jsonl":
         return ""
     lines = _first_lines(path)
     found = [fields.kept(line)[0] for line in lines]
@@ -58,17 +62,18 @@ def absent_fields(path: str, fields: RecordFields) -> str:
     return f"--keep names {', '.join(absent)}; none of the first {counted(len(lines), 'record')} has a value for it"
 
 
-def _are_text(path: str, content: str | None) -> list[bool]:
-    """Of each of the first lines of a .jsonl that is not blank: whether it is text."""
+def _are_text(path: str | os.PathLike[str], content: str | None) -> list[bool]:
+    """For each of the first non-blank lines of a .jsonl file: True if it is text."""
     return [_is_text(line, content) for line in _first_lines(path)]
 
 
-def _first_lines(path: str) -> list[bytes]:
+def _first_lines(path: str | os.PathLike[str]) -> list[bytes]:
     """The first lines that are not blank."""
-    with InputFile(path, "input") as file:
-        start = bytearray(min(file.size, FIRST_BYTES))
-        file.read_into(start, 0)
-        whole = file.size <= FIRST_BYTES
+    with open_text(path, "input") as file:
+        first = next(file.parts(0, file.size), None)
+        start = bytearray(min(first.end if first else 0, FIRST_BYTES))
+        file.read_into(start, first.start if first else 0)
+        whole = not first or first.end <= FIRST_BYTES
     lines = bytes(start).split(b"\n")[: None if whole else -1]
     return [line for line in lines[:FIRST_LINES] if line.strip()]
 

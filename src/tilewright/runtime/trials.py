@@ -29,7 +29,8 @@ class Trial:
 
 
 def trial_for(fingerprint: Mapping[str, Value], output: str) -> Trial | None:
-    """The similar job beside `output`, or its own, that has measured the longest; None if there is none."""
+    """The similar job in the directory of `output` (this job's own earlier run included) with the longest run time;
+    None if there is none."""
     trials = [trial for path in _jobs_beside(output) if (trial := _measured(path, fingerprint))]
     return max(trials, key=lambda trial: trial.seconds, default=None)
 
@@ -42,8 +43,8 @@ def _jobs_beside(output: str) -> Iterator[str]:
 
 
 def _measured(output: str, fingerprint: Mapping[str, Value]) -> Trial | None:
-    """The trial in the job directory of `output`. A directory that cannot be read has none: a plan reports other errors
-    than those of unrelated jobs."""
+    """The trial in the job directory of `output`. None for a directory that cannot be read, because errors of unrelated
+    jobs do not concern a plan."""
     try:
         with JobDirectory(output, look=True) as directory:
             if _speed_fields(directory.manifest.fingerprint) != _speed_fields(fingerprint):

@@ -45,16 +45,23 @@ def home() -> Path:
 
 
 @functools.cache
+def sources() -> bytes:
+    """The sha256 of the sources of all kernels."""
+    root = Path(__file__).resolve().parent.parent
+    digest = hashlib.sha256()
+    for source in sorted([*(root / "simd").rglob("*.py"), *(root / "ops").rglob("*.py")]):
+        digest.update(str(source.relative_to(root)).encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.digest()
+
+
+@functools.cache
 def key() -> str:
     """16 hex digits of everything that changes the machine code of a kernel."""
     import llvmlite
     import llvmlite.binding
     import numba
 
-    root = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    for source in sorted([*(root / "simd").rglob("*.py"), *(root / "ops").rglob("*.py")]):
-        digest.update(str(source.relative_to(root)).encode() + b"\0" + source.read_bytes() + b"\0")
+    digest = hashlib.sha256(sources())
     features = llvmlite.binding.get_host_cpu_features().flatten()
     parts = (sys.version, numba.__version__, llvmlite.__version__, llvmlite.binding.get_host_cpu_name(), features)
     digest.update("\0".join(parts).encode())

@@ -140,7 +140,7 @@ def test_the_claims_have_the_figures_of_the_rows(job, row, ladder):
     rows = [job("sentiment", "m", 1.0, peer_ratio=2.0), job("dcgan", "m", 1.0, peer_ratio=45.67)]
     scaling = [row("local", op="scaling", label=count, check="passed") for count in ("1", "4")]
     text = headline.claims({**groups(rows, lambda row: row.op), "scaling": scaling}, {"matmul": ladder})
-    assert "4 workers write what one writes" in text and "1 operations have 3 kernels" in text
+    assert "4 workers write the bytes of one" in text and "1 operations have 3 kernels" in text
     assert (
         "2.00 to 45.7 times as fast as the strongest peer" in text
         and "**Checked.** 4 measurements are published." in text

@@ -1,6 +1,7 @@
 """Processes that a launcher of MPI started, and the one job that they were to do together."""
 
 import json
+import mmap
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import toy_jobs
 from tilewright.errors import UsageError
 from tilewright.runtime.engines.inline import Inline
-from tilewright.runtime.engines.launchers import SIZES, check_alone, check_size
+from tilewright.runtime.engines.launchers import SIZES, check_alone, check_size, unlink_shared_memory
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.start import engine_of
 
@@ -97,3 +98,22 @@ def test_the_command_under_mpiexec(tmp_path):
     parts = [MPIEXEC, "-n", "1", sys.executable, *command, "--json"]
     done = subprocess.run(parts, check=False, **setting)
     assert done.returncode == 0 and json.loads(done.stdout)["records"] == 4, done
+
+
+def test_shared_memory_loses_its_name(tmp_path):
+    """Of MPICH's alone; a second call finds nothing."""
+    names = [f"/dev/shm/{kind}_{tmp_path.parent.name}_{os.getpid()}" for kind in ("mpich_shm", "other_shm")]  # noqa: S108
+    maps = []
+    try:
+        for name in names:
+            with open(name, "w+b") as file:
+                file.truncate(4096)
+                maps.append(mmap.mmap(file.fileno(), 4096))
+        for _ in range(2):
+            unlink_shared_memory()
+            assert [os.path.exists(name) for name in names] == [False, True]
+        maps[0][:2] = b"ab"
+    finally:
+        os.unlink(names[1])
+        for each in maps:
+            each.close()

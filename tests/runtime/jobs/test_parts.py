@@ -77,7 +77,7 @@ def test_a_shard_that_ends_processes_ends_no_more_than_two(place):
         assert process.returncode == code, said
     assert place.parts() == [f"{n:05d}.part" for n in range(10) if n != 3]
     assert run(place.task(), place.output, Inline(), Settings(part=(3, 5), helps=True)).computed == 1
-    assert not any(Path(f"{place.output}.job/claims").read_bytes())
+    assert not any(Path(f"{place.output}.job/part-claims").read_bytes())
     assert run(place.task(), place.output, Inline()).computed == 0
     place.check()
 

@@ -1,6 +1,6 @@
-"""The adapter to Ray, on a stand-in for the five calls that it uses; and on Ray itself where that is installed."""
+"""The adapter to Ray, on a stand-in for the calls that it uses. test_ray_cluster.py has real clusters."""
 
-import importlib.util
+import faulthandler
 import json
 import os
 import signal
@@ -13,7 +13,7 @@ import pytest
 import toy_jobs
 from tilewright.errors import InputError, InternalError, Interrupted, ResourceError, TilewrightError, UsageError
 from tilewright.runtime.engines import ray as module
-from tilewright.runtime.engines.ray import Ray
+from tilewright.runtime.engines.ray import Ray, cores_each
 from tilewright.runtime.engines.schedule import KILLS, TRIES
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
@@ -64,7 +64,7 @@ class _Hashable:
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """Ray, as far as the engine knows it: 4 cores and no GPU. Actors live in this process."""
+    """Ray, as far as the engine knows it: one node with 4 cores. Actors live in this process."""
     started, state = [], SimpleNamespace(on=False)
 
     def get(ref):
@@ -83,7 +83,8 @@ def cluster(monkeypatch):
         init=lambda **said: setattr(state, "on", True),
         shutdown=lambda: setattr(state, "on", False),
         is_initialized=lambda: state.on,
-        cluster_resources=lambda: {"CPU": 4.0},
+        nodes=lambda: [{"NodeID": "one", "Alive": True, "Resources": {"CPU": 4.0}}],
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "one"),
         remote=remote,
         get=get,
         wait=wait,
@@ -94,7 +95,7 @@ def cluster(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr(module, "TICK", 0.0)
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: None)
+    monkeypatch.setattr(faulthandler, "enable", lambda file: os.close(file))
     monkeypatch.setattr(os, "_exit", raising(Ended))
     monkeypatch.setattr(toy_jobs.time, "sleep", lambda seconds: raising(Hung)() if seconds > 9 else None)
     return fake
@@ -165,31 +166,14 @@ def test_a_signal(place, cluster):
     place.check()
 
 
-def test_what_the_cluster_has_not(place, cluster):
-    with pytest.raises(UsageError, match="workers is 5; this cluster has 4 cores"):
-        run(place.task(), place.output, Ray(5))
-    with pytest.raises(UsageError, match="workers is 1; this cluster has 0 GPUs"):
-        run(place.task(), place.output, Ray(1, gpu=True))
+def test_the_cores_of_a_worker():
+    assert cores_each([16, 4], 2) == 8 and cores_each([2, 2, 0], 2) == 2 and cores_each([4], 3) == 1
+    assert cores_each([4, 4], 100) == 1 and cores_each([0], 4) == 1 and cores_each([], 4) == 1
+    with pytest.raises(UsageError, match="workers is 0; it must be at least 1"):
+        Ray(0)
 
 
 def test_without_ray(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ResourceError, match=r"Ray cannot be used: .*pip install .*\[ray\]'"):
         run(place.task(), place.output, Ray(1))
-
-
-@pytest.mark.long
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
-def test_ray_itself(place):
-    import ray
-
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
-    try:
-        report = run(
-            place.task(trouble={6: ("kill", 9), 30: ("hang", 1)}), place.output, Ray(2), Settings(watchdog=3.0)
-        )
-    finally:
-        ray.shutdown()
-    place.check(place.squares[:48] + place.squares[56:])
-    assert (report.errors, report.facts["replaced"]) == (1, TRIES + KILLS + 1)

@@ -13,7 +13,7 @@ import pytest
 
 from tilewright.cli import main
 from tilewright.errors import InternalError, ResourceError, UsageError
-from tilewright.runtime.engines.slurm import Request, script, submit
+from tilewright.runtime.engines.slurm import MOST, Request, largest_array, script, submit
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 COMMAND = ("classify", "-i", "it's in.bin", "-o", "out.bin", "--model", "m")
@@ -57,11 +57,11 @@ def start(there):
     """Starts the script of a request; what it has started is killed with it at the end, however the test ends."""
     started = []
 
-    def call(request):
+    def call(request, *arguments):
         put(there / "script", script(request))
         assert subprocess.run(["bash", "-n", "script"], check=True, capture_output=True).stderr == b""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        command = ["bash", str(there / "script")]
+        command = ["bash", str(there / "script"), *arguments]
         started.append(subprocess.Popen(command, cwd="/", start_new_session=True, **pipes))
         return started[-1]
 
@@ -184,20 +184,51 @@ def test_what_is_queued_again(there, start, monkeypatch, code, restarts, again):
 
 
 def test_an_array(there, start, monkeypatch):
-    request = Request(COMMAND, tasks=3, array=True)
-    for task, part in (("2", " --part 2/3"), ("", "")):
+    """The tasks of one that starts at part 4; and the last job."""
+    request = Request(COMMAND, tasks=7, array=True)
+    for task, part in (("2", " --part 6/7+"), ("", "")):
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
-        process = start(request)
+        process = start(request, *(["4"] if task else []))
         said = process.communicate(timeout=HANGS)
         assert process.returncode == 0, said
-        assert notes(there)[-1] == f"job -m tilewright {' '.join(COMMAND)} --grace 60{part}"
-    assert "srun" not in notes(there) and "--array=0-2 SCRIPT" in (there / "script").read_text()
+        assert notes(there)[-1] == f"job -m tilewright {' '.join(COMMAND)} --grace 60 --engine local{part}"
+    assert "srun" not in notes(there) and "--array=0-6 SCRIPT 0" in (there / "script").read_text()
+
+
+def test_more_tasks_than_an_array_may_have(there):
+    """Throttled, the arrays follow each other: together they run no more tasks than the throttle allows."""
+    request = Request(COMMAND, tasks=7, array=True)
+    assert submit(request, "s", 3) == ["17"] * 4
+    first = [f"sbatch --parsable --array={tasks} s {part}" for tasks, part in (("0-2", 0), ("0-2", 3), ("0-0", 6))]
+    assert notes(there) == [*first, "sbatch --parsable --dependency=afterany:17:17:17 s"]
+    assert submit(Request(COMMAND, tasks=4, array=True, throttle=2), "s", 3) == ["17"] * 3
+    assert notes(there)[4:] == [
+        "sbatch --parsable --array=0-2%2 s 0",
+        "sbatch --parsable --dependency=afterany:17 --array=0-0%2 s 3",
+        "sbatch --parsable --dependency=afterany:17:17 s",
+    ]
+    told = [line.removeprefix("#   ") for line in script(request, 3).splitlines() if line.startswith("#   ")]
+    assert told == [
+        "id0=$(sbatch --parsable --array=0-2 SCRIPT 0)",
+        "id1=$(sbatch --parsable --array=0-2 SCRIPT 3)",
+        "id2=$(sbatch --parsable --array=0-0 SCRIPT 6)",
+        "sbatch --dependency=afterany:$id0:$id1:$id2 SCRIPT",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "most"),
+    [("echo MaxArraySize            = 20", 20), ("echo MaxArraySize = 0", MOST), ("echo no controller; exit 1", MOST)],
+)
+def test_the_largest_array(there, said, most):
+    put(there / "scontrol", f"#!/bin/bash\n{said}\n")
+    assert largest_array() == most
 
 
 def test_submission(there):
     assert submit(Request(COMMAND, tasks=2), "s") == ["17"]
     assert submit(Request(COMMAND, tasks=2, array=True), "s") == ["17", "17"]
-    array = ["sbatch --parsable --array=0-1 s", "sbatch --parsable --dependency=afterany:17 s"]
+    array = ["sbatch --parsable --array=0-1 s 0", "sbatch --parsable --dependency=afterany:17 s"]
     assert notes(there) == ["sbatch --parsable s", *array]
     put(there / "refuse", "")
     with pytest.raises(InternalError, match="sbatch refuses: no such partition"):
@@ -213,10 +244,11 @@ def test_no_slurm(there, monkeypatch):
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(()), "'' is no job; it must be one of generate, classify"),
+        (Request(()), "'' is no job; it must be one of generate, score, classify"),
         (Request(("doctor",)), "'doctor' is no job"),
         (Request((*COMMAND, "--engine", "local")), "the script gives the command its --engine"),
         (Request((*COMMAND, "--grace=5")), "the script gives the command its --grace"),
+        (Request(COMMAND, throttle=2), "the throttle limits the tasks of an array"),
         (Request(COMMAND, more=("comment=a\nb",)), "unusual characters"),
         (Request(COMMAND, launcher="srun; rm"), "unusual characters"),
         (Request(COMMAND, time="$(date)"), "unusual characters"),

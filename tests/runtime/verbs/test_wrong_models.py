@@ -138,8 +138,8 @@ WRONG = {
         quantization_config={"quant_method": "gptq", "bits": 4}), (
         "tensor h.0.mlp.c_fc.weight (16, 64) is missing", "the weights are quantised (gptq), which is not computed")),
     **{name: (ANY, lambda name=name: changed(model_type=name), (
-        f"g/config.json: model_type is '{name}'; textcnn, gpt2, dcgan, bert, roberta, distilbert can be loaded",))
-       for name in ("llama", "deberta", "opt")},
+        f"g/config.json: model_type is '{name}'; textcnn, gpt2, opt, gpt_neox, dcgan, bert, roberta, distilbert can",))
+       for name in ("llama", "deberta", "phi")},
     "GGUF": (ANY, lambda: file("m.gguf", b"GGUF" + bytes(99)), ("m.gguf: is a GGUF file", "save_pretrained()")),
     "GGUF of another name": (("generate",), lambda: file("m.bin", b"GGUF" + bytes(99)), ("m.bin: is a GGUF file",)),
     "ONNX": (ANY, lambda: file("m.onnx", bytes(99)), ("m.onnx: is an ONNX graph", "save_pretrained()")),

@@ -101,7 +101,7 @@ PUBLISHED = (
 )
 JOB = Job(
     "sentiment", "sentences",
-    "The course's TextCNN at full size on real sentences, with random weights. A step with a token table is timed once "
-    "the rows of its sentences exist.",
+    "The course's TextCNN at full size on real sentences, with random weights. A step with a token table is timed "
+    "after the table has the rows of its sentences.",
     CPU, GPU, {"cpu": 1024, "cuda": 1 << 16}, Sentences, PUBLISHED,
 )  # fmt: skip

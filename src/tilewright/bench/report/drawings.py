@@ -75,6 +75,7 @@ DRAWN: dict[str, dict[str, Draw]] = {  # operation -> rung -> its drawing; "" fo
     "batchnorm": {"": _fixed(rows.fold)},
     "elementwise": {"": _fixed(rows.lanes)},
     "embedding": {"": _fixed(rows.gather)},
+    "rope": {"": _fixed(rows.turned_pairs)},
     "sample": {"": _fixed(rows.buckets)},
     "conv1d": {"": _fixed(windows.overlapping_windows)},
     "conv3d": {
@@ -115,6 +116,7 @@ PICTURES = {  # file of docs/learn/img -> the rung whose drawing it is
     "matmul-strip": ("matmul", "simt.strip"),
     "matmul-vectors": ("matmul", "cpu.vectors"),
     "matmul_argmax": ("matmul_argmax", "tile.fused"),
+    "rope": ("rope", "cpu.table"),
     "sample": ("sample", "cpu.buckets"),
     "softmax": ("softmax", "tile.online"),
 }

@@ -1,4 +1,4 @@
-"""Drawings of softmax, layernorm, batchnorm, elementwise, embedding and sample: operations on rows and on elements."""
+"""Drawings of softmax, layernorm, batchnorm, elementwise, embedding, rope and sample: rows and elements."""
 
 from tilewright.bench.report.drawing import BLUE, GREEN, ORANGE, Drawing
 from tilewright.ops.core.gpu.warp import THREADS, WARP
@@ -52,6 +52,33 @@ def who_shares_a_row() -> Drawing:
         drawing.text(x, 196, first, room=180)
         drawing.text(x, 214, second, room=180)
     drawing.text(20, 245, "Each grid is x (rows, C). Coloured: what is read at one moment.")
+    return drawing
+
+
+def turned_pairs() -> Drawing:
+    """The pairs of a head, and how often a cosine is computed."""
+    drawing = Drawing(800, 250, "rope: pairs of a head are turned by the angle of the row's position")
+    drawing.text(20, 24, "A row: heads, and in each F pairs", size=15, weight="bold")
+    pairs = {(0, j): (BLUE, GREEN)[j // 3] for j in range(6)}
+    for head in range(2):
+        drawing.grid(20 + head * 180, 60, (1, 8), 20, marked=pairs)
+        drawing.text(20 + head * 180, 50, f"head {head}")
+        for pair in range(3):
+            drawing.arrow(30 + head * 180 + pair * 20, 96 + pair * 10, 90 + head * 180 + pair * 20, 96 + pair * 10)
+    drawing.text(20, 150, "a: blue, b: green, in white what is not rotated", room=370)
+    drawing.text(20, 176, "a' = a cos - b sin", colour=ORANGE)
+    drawing.text(20, 196, "b' = b cos + a sin", colour=ORANGE)
+    drawing.text(420, 24, "Who computes cos and sin", size=15, weight="bold")
+    for step, (name, words) in enumerate(
+        (
+            ("cpu.naive", "each pair of each head"),
+            ("cpu.shared", "each row, for all its heads"),
+            ("cpu.table", "each model, for all rows"),
+        )
+    ):
+        drawing.box(420, 44 + step * 50, 120, 34, name, fill=ORANGE)
+        drawing.text(556, 66 + step * 50, words, room=240)
+    drawing.text(420, 214, "The angle is position x frequency, in float32.", room=370)
     return drawing
 
 

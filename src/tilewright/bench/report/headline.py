@@ -163,11 +163,11 @@ def claims(by_op: Rows, ladders: Ladders) -> str:
     speed = f"run {times(ratios[0])} to {times(ratios[-1])} times as fast as" if ratios else "are measured beside"
     checked = sum(row.check.startswith("passed") for some in by_op.values() for row in some)
     told = (
-        f"**Same bits.** Batch, threads and shards change no bit of a record: {several} workers write what one writes.",
+        f"**Same bits.** A result never depends on batch, threads or shards: {several} workers write the bytes of one.",
         f"**Crash-safe.** The same command resumes a job. A test kills jobs {KILLS} times and compares every byte.",
         f"**Ladders.** {len(ladders)} operations have {rungs} kernels. `tilewright ladder` lists and times them.",
         f"**Fast.** The jobs below {speed} the strongest peer on the same machine.",
-        f"**Checked.** {checked:,} measurements are published. The result of each measured run was verified first.",
+        f"**Checked.** {checked:,} measurements are published. Each result was checked against a reference.",
     )
     return "\n".join(textwrap.fill(f"* {line}", COLUMNS, subsequent_indent="  ") for line in told)
 

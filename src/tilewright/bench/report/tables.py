@@ -18,7 +18,9 @@ from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.ops.core.ladder import Ladder
 
 T = TypeVar("T")
-UNITS = {"sentiment": "sentences/s", "gpt2": "tokens/s", "dcgan": "images/s", "volumes": "planes/s"}  # of a job's rows
+UNITS = {  # of a job's rows
+    "sentiment": "sentences/s", "embed": "texts/s", "gpt2": "tokens/s", "dcgan": "images/s", "volumes": "planes/s",
+}  # fmt: skip
 ABOVE = 1.03  # of the roof: below that it is the spread of both measurements
 WHY_ABOVE = (
     "The roof counts the plain method's arithmetic and bytes in the dtype of the data. A rung passes it if it computes "
@@ -152,7 +154,7 @@ def rate(row: Row) -> tuple[float | None, str]:
 def origin(rows: list[Row]) -> str:
     """Where and when: "amd-epyc-zen5-2c, commit 1a2b3c4, 2026-11-21"; rows that were not saved do not know."""
     if not rows[0].machine:
-        return "here and now"
+        return "measured now, on this machine"
     commits, dates = (sorted({getattr(row, name) for row in rows}) for name in ("commit", "date"))
     days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return f"{rows[0].machine}, commit {' and '.join(commits)}, {days}"

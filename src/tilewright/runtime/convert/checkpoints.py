@@ -1,4 +1,4 @@
-"""State dicts of a GPT-2 or a TextCNN. Their tensors do not determine all sizes, so the config.json beside them is
+"""State dicts of a decoder or a TextCNN. Their tensors do not determine all sizes, so the config.json beside them is
 read, too."""
 
 from __future__ import annotations
@@ -9,16 +9,26 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import InputError
-from tilewright.formats.models import CONFIG, GENERATION, fitted
+from tilewright.formats.models import CONFIG, GENERATION, fitted, read_config
 from tilewright.formats.sharded import Stored
 from tilewright.formats.tokenizer import file_content
-from tilewright.models import gpt2, textcnn
-from tilewright.runtime.load import KINDS, MERGES, TOKENIZER, VOCAB, Config, config_of
+from tilewright.formats.tokenizer_older import OLDER_FILES
+from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
+from tilewright.models import gpt2, gpt_neox, opt, textcnn
+from tilewright.models.bert_config import CONFIGS as ENCODERS
+from tilewright.runtime.load import KINDS, TOKENIZER, Config, config_of
 
-COPIED = (GENERATION, TOKENIZER, VOCAB, MERGES)  # files of a checkpoint's directory that a model has, too
+COPIED = (
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    *OLDER_FILES,
+)  # files of a checkpoint's directory that a model has, too
 SHOWN = 12  # tensors that a message lists
 UNSAID = {  # fields that no tensor of a kind determines
     gpt2.MODEL_TYPE: "the number of heads (n_head)",
+    opt.MODEL_TYPE: "the number of heads (num_attention_heads)",
+    gpt_neox.MODEL_TYPE: "the number of heads (num_attention_heads)",
     textcnn.MODEL_TYPE: "the number of tokens of a sentence (sequence_length)",
 }
 TEXTCNN = (
@@ -29,12 +39,22 @@ TEXTCNN = (
 Tensors = dict[str, np.ndarray]
 
 
-def kind_of(tensors: Tensors) -> str | None:
-    """The model_type of a state dict: gpt2 by its names, textcnn for an embedding or one-dimensional filters; None for
-    all others."""
+def kind_of(tensors: Tensors, path: str) -> str | None:
+    """The model_type of the state dict at `path`: a decoder by its names, an encoder by the config.json beside it,
+    textcnn for an embedding or one-dimensional filters; None for all others."""
     names = {gpt2.own_name(name) for name in tensors}
     if "wte.weight" in names or any(name and name.endswith("attn.c_attn.weight") for name in names):
         return gpt2.MODEL_TYPE
+    if any(name.removeprefix(opt.PREFIX) == opt.TOKENS for name in tensors):
+        return opt.MODEL_TYPE
+    if any(name.removeprefix(gpt_neox.PREFIX) == gpt_neox.TOKENS for name in tensors):
+        return gpt_neox.MODEL_TYPE
+    folder = os.path.dirname(path) or os.curdir
+    if (
+        os.path.isfile(os.path.join(folder, CONFIG))
+        and (named := str(read_config(folder).get("model_type"))) in ENCODERS
+    ):
+        return named
     ranks = {array.ndim for array in tensors.values()}
     if 4 not in ranks and (3 in ranks or any("embed" in name for name in tensors)):
         return textcnn.MODEL_TYPE

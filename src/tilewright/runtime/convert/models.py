@@ -17,17 +17,23 @@ from tilewright.formats.foreign_models import is_pickle
 from tilewright.formats.models import COURSE_CONFIGS, write_model
 from tilewright.models.dcgan import CHANNELS, KERNEL, DCGANConfig, doubling
 from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.gpt_neox import GPTNeoXConfig
 from tilewright.models.initial import random_blocks, textcnn_scale
+from tilewright.models.opt import OPTConfig
 from tilewright.models.textcnn import TextCNNConfig
 from tilewright.runtime.convert.checkpoints import copied
 from tilewright.runtime.convert.state_dict import read_state_dict
 from tilewright.runtime.load import Config, parse_config, read_weights
 from tilewright.runtime.process.signals import stoppable
 
+C = TypeVar("C")
+Scale = Callable[[str, tuple[int, ...]], tuple[float, float]]
+PYTHIA = {"vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}  # of 160M
+
 
 def convert(source: str, destination: str, *, force: bool = False) -> int:
     """Convert the course's file or a PyTorch state dict to a model directory, or a directory to the course's file.
-    Returns the bytes of the weights. A state dict is that of a DCGAN generator, or of a GPT-2 or TextCNN with its
+    Returns the bytes of the weights. A state dict is that of a DCGAN generator, or of a decoder or TextCNN with its
     config.json beside it.
 
     Raises InputError if the source is no model, or if its sizes do not fit in the course's file. Raises ResourceError
@@ -94,6 +100,34 @@ def init_gpt2(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int
     return _init(path, seed, config, scale, force)
 
 
+def init_opt(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
+    """Writes an OPT with random weights, scaled as `init_gpt2` scales them. sizes: fields of OPTConfig; the inner width
+    is 4 times hidden_size unless ffn_dim is among them."""
+    if "hidden_size" in sizes:
+        sizes = {"ffn_dim": 4 * sizes["hidden_size"], **sizes}
+    config = _configured(OPTConfig, **sizes)
+    return _init(path, seed, config, _decoder_scale(config.num_hidden_layers, ("out_proj.weight", "fc2.weight")), force)
+
+
+def init_gpt_neox(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
+    """Writes a GPT-NeoX with random weights, as `init_opt` does. sizes: fields of GPTNeoXConfig; others are those of
+    Pythia-160M."""
+    sizes = PYTHIA | {"intermediate_size": 4 * sizes.get("hidden_size", PYTHIA["hidden_size"])} | sizes
+    config = _configured(GPTNeoXConfig, **sizes)
+    ends = ("attention.dense.weight", "dense_4h_to_h.weight")
+    return _init(path, seed, config, _decoder_scale(config.num_hidden_layers, ends), force)
+
+
+def _decoder_scale(layers: int, ends: tuple[str, ...]) -> Scale:
+    """As in `init_gpt2`. ends: how the names of the last matrices of residual branches end."""
+
+    def scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+        norm = "norm" in name and name.endswith("weight")
+        return float(norm), 0.02 / (math.sqrt(2 * layers) if name.endswith(ends) else 1)
+
+    return scale
+
+
 def init_dcgan(
     path: str,
     seed: int,
@@ -135,10 +169,6 @@ def _configured(kind: Callable[..., C], **sizes: object) -> C:
         raise UsageError(str(error)) from error
 
 
-C = TypeVar("C")
-Scale = Callable[[str, tuple[int, ...]], tuple[float, float]]
-
-
 def _init(path: str, seed: int, config: Config, scale: Scale, force: bool) -> int:
     """scale: (mean, standard deviation) of a tensor by its name and shape."""
     shapes = config.tensor_shapes()
@@ -158,7 +188,11 @@ def _init(path: str, seed: int, config: Config, scale: Scale, force: bool) -> in
 
 
 def _check_course_sizes(config: Config, path: str) -> None:
-    values = next(one for one in COURSE_CONFIGS.values() if one["model_type"] == config.model_type)
+    values = next((one for one in COURSE_CONFIGS.values() if one["model_type"] == config.model_type), None)
+    if values is None:
+        kinds = ", ".join(one["model_type"] for one in COURSE_CONFIGS.values())
+        what = f"a file without a header holds a {kinds} of the course, and this model is a {config.model_type}"
+        raise InputError(what, path=path, remedy="write it to a directory")
     wanted = parse_config(values, path)
     for name in wanted.__struct_fields__:
         if name != "id2label" and getattr(config, name) != getattr(wanted, name):

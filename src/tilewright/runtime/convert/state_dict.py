@@ -1,4 +1,4 @@
-"""Converts PyTorch's state dicts: a GPT-2 or a TextCNN with its config.json (`checkpoints.py`), or a DCGAN generator
+"""Converts PyTorch's state dicts: a decoder or a TextCNN with its config.json (`checkpoints.py`), or a DCGAN generator
 (`netG` of the well-known example).
 
 A generator's modules are sorted by name: transposed convolutions and batch-norms alternate. A state dict does not hold
@@ -26,10 +26,11 @@ from tilewright.formats.blocks import check_finite
 from tilewright.formats.files import InputFile
 from tilewright.models.dcgan import DCGANConfig, DCGANLayer, check_variances
 from tilewright.models.gpt2 import MASKS
+from tilewright.models.gpt_neox import BUFFERS
 from tilewright.runtime.convert import checkpoints, torch_child
 from tilewright.runtime.load import Config
 
-NO_WEIGHTS = ("num_batches_tracked", *MASKS)  # names of integers that no model here needs
+NO_WEIGHTS = ("num_batches_tracked", *MASKS, *BUFFERS)  # names of integers that no model here needs
 TIMEOUT = 600  # seconds for PyTorch to start and to read a file
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 NORM = ("bias", "weight", "running_mean", "running_var")
@@ -40,7 +41,7 @@ Module = dict[str, np.ndarray]
 def read_state_dict(path: str) -> tuple[Config, dict[str, np.ndarray]]:
     """The configuration and the float32 weights of a state dict: a .safetensors file, or one that PyTorch saved.
 
-    A pickle is read by PyTorch with weights_only, in a process of its own. A GPT-2 or a TextCNN is read with the
+    A pickle is read by PyTorch with weights_only, in a process of its own. A decoder or a TextCNN is read with the
     config.json beside the file. Raises InputError for a file that holds no such model, ResourceError if PyTorch is
     not installed.
     """
@@ -53,7 +54,7 @@ def read_state_dict(path: str) -> tuple[Config, dict[str, np.ndarray]]:
             tensors = {name: array.copy() for name, array in _read(converted, path).items()}
     for name, array in tensors.items():
         check_finite(name, array, path)
-    if kind := checkpoints.kind_of(tensors):
+    if kind := checkpoints.kind_of(tensors, path):
         return checkpoints.with_configuration(tensors, kind, path)
     modules = _modules(tensors, path)
     try:

@@ -1,7 +1,7 @@
 """Shards that have killed ranks, and so the whole job, in earlier runs. The next run treats them with care.
 
-Each death is a line of the job's logs/deaths.jsonl. The witness of the node writes it, or the rank that failed, or rank
-0 for a rank without a sign of life.
+Each death is a line of the job's logs/deaths.jsonl. The line is written by the node's witness, by the rank that failed,
+or by rank 0 for a rank that hangs.
 """
 
 from __future__ import annotations

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from functools import partial
+
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.task import Engine, Job, Place, open_worker, run_shard
+
+WAIT_SECONDS = 0.1  # between two questions for a shard while others have all that are left
 
 
 class Inline(Engine):
@@ -13,6 +19,7 @@ class Inline(Engine):
     """
 
     watches = False
+    joinable = True
 
     def __init__(self, gpu: str | None = None) -> None:
         self.place = Place(gpu=gpu)
@@ -23,7 +30,7 @@ class Inline(Engine):
         with traced, job.stop.in_time(job.settings.grace):
             worker = open_worker(job.task, job.directory, self.place)
             try:
-                for number in job.todo:
+                for number in _numbers(job):
                     job.stop.check()
                     if not job.claim(number):
                         continue
@@ -31,6 +38,29 @@ class Inline(Engine):
                     job.done(run_shard(worker, job.directory, job.directory.shard(number), _Beat(job)), 0)
             finally:
                 worker.close()
+
+
+def _numbers(job: Job) -> Iterator[int]:
+    """The shards to run. Once others have joined, a source hands out those that are left. Raises Interrupted while it
+    waits for others."""
+    source = job.source
+    if source is None:
+        for at, number in enumerate(job.todo):
+            if (source := job.join(partial(_split, job.todo, at))) is not None:
+                break
+            yield number
+    while source is not None and not source.over:
+        given = source.next()
+        if given is None:
+            job.stop.check()
+            time.sleep(WAIT_SECONDS)
+        else:
+            yield given
+
+
+def _split(todo: list[int], at: int) -> tuple[list[int], list[int]]:
+    """(shards at work, shards that wait) before shard `todo[at]`."""
+    return [], todo[at:]
 
 
 class _Beat:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from tilewright.errors import UsageError
 
@@ -16,6 +17,20 @@ def started() -> tuple[list[str], int]:
     said = {name: os.environ.get(name, "") for name in SIZES}
     counts = {name: int(text) for name, text in said.items() if text.isdecimal() and int(text) > 1}
     return list(counts), next(iter(counts.values()), 1)
+
+
+def unlink_shared_memory() -> None:
+    """Remove the names of MPICH's shared memory that this process has mapped. Its memory stays mapped.
+
+    Ranks that are killed leave theirs on the node. Slurm gives the next start of the job the same names, and MPI_Init
+    would fail or hang on what it finds there.
+    """
+    names = set()
+    with suppress(OSError), open("/proc/self/maps", "rb") as file:  # not every system has it
+        names = {line.split(None, 5)[-1].strip() for line in file if b" /dev/shm/mpich_shm_" in line}
+    for name in names:
+        with suppress(OSError):  # one that has no name any more ends with " (deleted)"
+            os.unlink(name)
 
 
 def check_size(size: int) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from tilewright.errors import InternalError, UsageError
 from tilewright.formats.files import naming
 from tilewright.hardware import cgroup
-from tilewright.runtime.engines.schedule import End, schedule
+from tilewright.runtime.engines.schedule import Assignment, End, schedule
 from tilewright.runtime.engines.worker import Alive, Done, Failed, Ready, Setup
 from tilewright.runtime.jobs.stop import SIGNALS
 from tilewright.runtime.jobs.task import WORKER_MEMORY, Engine, Job, Place
@@ -34,13 +34,16 @@ GIVEN_UP = 3  # shards that ended every worker: then the fault is not in the sha
 class Local(Engine):
     """workers: processes, each on its part of the cores this process may use, or on one of `gpus` (CUDA's names)."""
 
+    joinable = True
+
     def __init__(self, workers: int = 1, gpus: tuple[str, ...] = ()) -> None:
         if workers < 1:
             raise UsageError(f"workers is {workers}; it must be at least 1")
         self.workers, self.gpus = workers, gpus
 
     def run(self, job: Job) -> None:
-        """Raises what a worker does, Interrupted, InternalError for shards that end every worker, ResourceError."""
+        """Raises the errors of the workers; Interrupted; InternalError for shards that kill every worker;
+        ResourceError."""
         count = min(self.workers, len(job.todo))
         _Supervisor(job, places(count, self.gpus)).run()
 
@@ -91,7 +94,9 @@ class _Hand:
 class _Supervisor:
     def __init__(self, job: Job, places: list[Place]) -> None:
         self.job, self.places = job, places
-        self.schedule = schedule(job.todo, job.claim)
+        self.schedule = schedule(job.todo if job.source is None else (), job.claim)
+        self.source = job.source
+        self.schedule.more = job.source is not None
         self.hands: dict[int, _Hand] = {}
         self.false_starts = 0
         self.ended: Counter[str] = Counter()  # workers before their time, by why
@@ -120,12 +125,13 @@ class _Supervisor:
             raise self.gave_up()
 
     def work(self, woken: socket.socket) -> None:
-        """Runs until all shards are committed or given up; after a signal, until the running shards are."""
+        """Run until all shards are committed or given up. After a signal, finish only the running shards."""
         stop, grace = self.job.stop, self.job.settings.grace
         while not self.schedule.over:
             if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
                 stop.check()
             if not stop.name:
+                self.refill()
                 self.hire()
                 self.give()
             by_pipe = {hand.pipe: hand for hand in self.hands.values()}
@@ -139,8 +145,26 @@ class _Supervisor:
             if len(self.schedule.given_up) >= GIVEN_UP:
                 raise self.gave_up()
 
+    def refill(self) -> None:
+        """Take a shard for each worker without one, if the shards are shared with other processes."""
+        if self.source is None:
+            self.source = self.job.join(self.split)
+        if self.source is None:
+            return
+        while len(self.schedule.todo) + self.schedule.running < len(self.places):
+            if (number := self.source.next()) is None:
+                break
+            self.schedule.todo.append(Assignment(number))
+        self.schedule.more = not self.source.over
+
+    def split(self) -> tuple[list[int], list[int]]:
+        """(shards at work, shards that wait). Those that ended a worker stay with these workers."""
+        running = [pace.at.shard for pace in self.schedule.paces.values() if pace.at]
+        todo, self.schedule.todo = self.schedule.todo, deque(each for each in self.schedule.todo if each.deaths)
+        return running + [each.shard for each in self.schedule.todo], [each.shard for each in todo if not each.deaths]
+
     def hire(self) -> None:
-        """Start a process in each place without one, as long as there are shards for it."""
+        """Start the missing worker processes, as long as there are shards for them."""
         wanted = len(self.schedule.todo) + self.schedule.running
         for place in self.places:
             if place.number not in self.hands and len(self.hands) < wanted:
@@ -174,7 +198,7 @@ class _Supervisor:
         with suppress(ConnectionError):  # it has died already; reading its pipe will tell
             traced = self.job.settings.trace is not None
             directory = self.job.directory
-            setup = Setup(self.job.task, directory.output, place, traced, directory.began)
+            setup = Setup(self.job.task, directory.output, place, traced, directory.began, directory.joined)
             hand.pipe.send_bytes(pickle.dumps(setup))
         return hand
 
@@ -237,7 +261,9 @@ class _Supervisor:
                 raise InternalError(
                     f"workers stop while they start: {why}", path=self.job.directory.logs.where(hand.log)
                 )
-        self.schedule.lost(hand.place.number, end, hand.record)
+        given_up = self.schedule.lost(hand.place.number, end, hand.record)
+        if given_up is not None and self.source:
+            self.source.drop(given_up)
 
     def end_of(self, hand: _Hand) -> End:
         """How a worker ended. A signal outside OWN was sent by another process."""
@@ -262,7 +288,7 @@ class _Supervisor:
         )
 
     def records(self, number: int) -> str:
-        """Which part of the input a shard is."""
+        """The part of the input that a shard holds, for a message."""
         cut = self.job.directory.manifest.cut
         if not hasattr(cut, "span"):
             return "it is the whole input"
@@ -294,7 +320,8 @@ class _Supervisor:
 
 
 def _wake_up(fd: int) -> int:
-    """Signals write to this descriptor, so that `wait` returns; the earlier one, -1 outside the main thread."""
+    """Make signals write to this descriptor, so that `wait` returns. Returns the descriptor that was set before; -1
+    outside the main thread."""
     try:
         return signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
     except ValueError:

@@ -1,6 +1,5 @@
-"""Shards drawn by the ranks of MPI. Rank 0 also plans, hands out shards (see ranks.py), and merges.
-
-An error in any rank ends all of them, with the rank named; MPI itself would wait forever.
+"""Runs shards on the ranks of MPI. Rank 0 also plans, hands out shards (see ranks.py), and merges. An error in one rank
+stops all of them, and the message names the rank. Without this, MPI would wait forever.
 """
 
 from __future__ import annotations
@@ -17,24 +16,25 @@ from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.packages import install_command
-from tilewright.runtime.engines.launchers import check_size
+from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
 from tilewright.runtime.engines.schedule import Assignment
+from tilewright.runtime.engines.staging import Staging, begun, packed
 from tilewright.runtime.engines.witness import LOG, Witness, add_line, forget_deaths, log_size, note_death
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
-from tilewright.runtime.jobs.task import Engine, Job, Place, Task, Worker, open_worker, run_shard
+from tilewright.runtime.jobs.task import Engine, J, Job, Place, Task, Worker, open_worker, run_shard
 from tilewright.runtime.jobs.workers import Tally
 
 FOUND_SECONDS = 30.0  # until other nodes must see a new directory: NFS caches a directory for this long
 
 
 class Mpi(Engine):
-    """gpu: the ranks of a node take its GPUs in turn, one each, before anything in them asks the driver."""
+    """gpu: each rank of a node uses one of its GPUs. The ranks choose them round-robin, before they use the driver."""
 
     ends_workers = False
 
@@ -68,18 +68,40 @@ class Mpi(Engine):
         self._hooks = sys.excepthook, threading.excepthook
         sys.excepthook = lambda kind, error, trace: self.abort(error)
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        node.Barrier()  # all have attached to the shared memory
+        if node.rank == 0:
+            unlink_shared_memory()
         self.place = self._my_place(node)
         if self.place.gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu
         self._witness = Witness(node, low)
+        self._staging = Staging(self._comm, node)
+        self._map = self._comm.gather((os.uname().nodename, self.place.device))
         if self.lead:
             threading.excepthook = lambda failed: self.abort(failed.exc_value or SystemExit())
-            self._counter = Counter(self._comm)
         return self
+
+    def share(self, job: J, shared: str) -> J:
+        """As `Staging.share`. From now on rank 0's thread for messages is the only one that calls MPI there."""
+        job = self._staging.share(job, shared)
+        self._witness.tell(folder=self._staging.folder)
+        if self.lead:
+            self._serve()
+        return job
+
+    def notices(self) -> list[str]:
+        """Who runs where, a line for each node; what was sent."""
+        return [*_lines(self._map), *self._staging.notices()] if self.lead and self.workers > 1 else []
+
+    def _serve(self) -> Counter:
+        if self._counter is None:
+            self._counter = Counter(self._comm)
+        return self._counter
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
             self.abort(error)
+        self._staging.close()
         if self._counter:
             self._counter.close()
         sys.excepthook, threading.excepthook = self._hooks
@@ -95,8 +117,8 @@ class Mpi(Engine):
         return Place(self._comm.rank, self._comm.size, cores, part.gpu)
 
     def abort(self, error: BaseException) -> None:
-        """Ends all ranks, and says which one could not go on: on stderr, and in the job's ranks.log, as mpiexec may end
-        before it has passed on what was said."""
+        """Stop all ranks, and report which one failed, on stderr and in the job's ranks.log. The log is needed because
+        mpiexec may exit before it has forwarded stderr."""
         sys.stdout.flush()
         if not isinstance(error, TilewrightError):
             traceback.print_exception(error)
@@ -118,8 +140,7 @@ class Mpi(Engine):
 
     def run(self, job: Job) -> None:
         """Rank 0: run its share of the shards, until all ranks' shards are committed."""
-        counter = self._counter
-        assert counter is not None
+        counter = self._serve()
         job.stop.at_once = lambda: self._end(130)
         self._sign(job.directory)
         counter.begin(job)
@@ -136,12 +157,12 @@ class Mpi(Engine):
             finally:
                 worker.close()
                 job.stop.at_once = lambda: None
-        job.facts |= {"ranks": self._comm.size}
+        job.facts |= {"ranks": self._comm.size, **self._staging.facts}
 
     def tell(self, report: Report) -> None:
         """Send the report to the other ranks, which then exit."""
-        if self._counter:
-            self._counter.post(Finished(report))
+        if self.lead:
+            self._serve().post(Finished(report))
 
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
         """All other ranks: run the shards that rank 0 sends, until it has finished."""
@@ -152,22 +173,29 @@ class Mpi(Engine):
             link.send(Hello())
             while not isinstance(message := link.receive(), Finished):
                 if isinstance(message, Begin):
+                    began = begun(task) if self._staging.folder else message.began
                     if worker is None:
-                        directory = opened.enter_context(closing(_found(output)))
+                        directory = opened.enter_context(closing(self._directory(output, message)))
                         self._sign(directory)
                         traced = settings.trace is not None
                         device = self.place.device
                         opened.enter_context(trace.recording(directory, self._comm.rank, traced, device=device))
-                        directory.began = message.began
+                        directory.began = began
                         worker = opened.enter_context(closing(self._open(task, directory)))
-                    directory.began = message.began.here(directory.manifest)
+                    directory.began = began.here(directory.manifest)
                     link.send(Want())
                 elif isinstance(message, Assignment) and worker:
-                    link.send(Want(self._run(worker, directory, message, RankBeat(link.pulse, self._witness, stop))))
+                    record = self._run(worker, directory, message, RankBeat(link.pulse, self._witness, stop))
+                    link.send(Want(record, packed(directory, record) if self._staging.folder else None))
             opened.close()
             link.end()
             stop.at_once = lambda: None
             return message.report
+
+    def _directory(self, output: str, message: Begin) -> JobDirectory:
+        if self._staging.folder:
+            return self._staging.directory(output, message.manifest)
+        return _found(output)
 
     def _run(self, worker: Worker, directory: JobDirectory, given: Assignment, beat: RankBeat) -> Record:
         """Tell the witness, then run a shard."""
@@ -187,7 +215,7 @@ class Mpi(Engine):
         self._witness.tell(shard=shard, record=None)
 
     def _sign(self, directory: JobDirectory) -> None:
-        """Tells the witness of this node who this is, and where to write if it is killed."""
+        """Send this node's witness the identity of this rank, and the log to write to if the rank is killed."""
         self._logs = directory.logs.path
         who = {"rank": self._comm.rank, "pid": os.getpid()}
         self._witness.tell(**who, logs=self._logs, log_size=log_size(self._logs))
@@ -200,11 +228,19 @@ class Mpi(Engine):
         return worker
 
 
+def _lines(ranks: list[tuple[str, str]]) -> list[str]:
+    """The ranks of each node with their devices. ranks: (host, device) of each."""
+    hosts: dict[str, list[str]] = {}
+    for rank, (host, device) in enumerate(ranks):
+        hosts.setdefault(host, []).append(f"{rank} on {device}")
+    return [f"Ranks of {host}: {', '.join(each)}" for host, each in hosts.items()]
+
+
 def gpu_names(node: Any) -> tuple[str, ...]:
     """The GPUs that this rank may choose from, as CUDA names them; node: the communicator of the ranks of this node.
 
-    Raises UsageError if there are several and this process has already used the driver, because it can hide none of
-    them then.
+    Raises UsageError if there are several and this process has already used the driver: it can then no longer hide the
+    other GPUs.
     """
     from tilewright.hardware import gpus
 
@@ -227,7 +263,7 @@ def _count_gpus() -> int:
 
 
 def _found(output: str) -> JobDirectory:
-    """The directory that rank 0 made, as soon as this node sees it."""
+    """The directory that rank 0 made. Waits until this node's file system shows it."""
     until = time.monotonic() + FOUND_SECONDS
     while True:
         try:

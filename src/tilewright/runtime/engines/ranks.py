@@ -17,8 +17,9 @@ from tilewright.errors import InternalError
 from tilewright.runtime.engines.deaths import assignments
 from tilewright.runtime.engines.local import START_SECONDS
 from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
+from tilewright.runtime.engines.staging import Parcel, unpacked
 from tilewright.runtime.engines.witness import Witness, forget_deaths, note_death
-from tilewright.runtime.jobs.directory import Record
+from tilewright.runtime.jobs.directory import MANIFEST, MOST_BYTES, Record
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import DOUBTED, Job
@@ -42,9 +43,11 @@ class Hello:
 
 @dataclass
 class Want:
-    """A rank wants a shard: it has loaded its model and input, or committed its last shard."""
+    """A rank requests a shard: it has loaded its model and opened the input, or has committed its previous shard.
+    parcel: this shard, from a node that does not see the output."""
 
     record: Record | None = None
+    parcel: Parcel | None = None
 
 
 @dataclass
@@ -56,9 +59,11 @@ class Asked:
 
 @dataclass
 class Begin:
-    """Shards are to run. began: the input files as rank 0 found them."""
+    """Rank 0 has shards to run. began: the identities of the input files, as rank 0 found them. manifest: the job's, as
+    it is stored."""
 
     began: AsBegun
+    manifest: bytes
 
 
 @dataclass
@@ -109,7 +114,7 @@ class Link:
         self._said = time.monotonic()
 
     def pulse(self, done: int = 0, record: int | None = None, share: float | None = None) -> None:
-        """A sign of life, if the last one is long ago or a record comes alone."""
+        """Send a sign of life, if the last one is old or a record runs alone next."""
         if self._stop.name and not self._asked:
             self._asked = True
             self.send(Asked(self._stop.name))
@@ -117,7 +122,7 @@ class Link:
             self.send(Hello(done, record, share))
 
     def receive(self) -> object:
-        """The next message that is no sign of life. Raises InternalError if rank 0 gives no sign of life."""
+        """The next message other than a sign of life. Raises InternalError if rank 0 sends no sign of life."""
         heard = time.monotonic()
         while True:
             self.pulse()
@@ -138,7 +143,7 @@ class Link:
 
 
 class Counter(threading.Thread):
-    """The thread of rank 0 that hands out shards; while it runs nobody else here calls MPI."""
+    """The thread of rank 0 that hands out shards. While it runs, no other thread of rank 0 calls MPI."""
 
     def __init__(self, comm: Comm) -> None:
         super().__init__(name="shards", daemon=True)
@@ -158,7 +163,7 @@ class Counter(threading.Thread):
         self.start()
 
     def begin(self, job: Job) -> None:
-        """There are shards to be run."""
+        """Tell the other ranks that there are shards to run."""
         self._posted.put(job)
 
     def post(self, message: object) -> None:
@@ -228,6 +233,8 @@ class Counter(threading.Thread):
             elif self._job:
                 if message.record.figures.get(DOUBTED):
                     forget_deaths(self._job.directory.logs.path, message.record.shard)
+                if message.parcel:
+                    unpacked(self._job.directory, message.record, message.parcel)
                 self._schedule.done(source)
                 self._job.done(message.record, source)
         elif isinstance(message, Asked):
@@ -244,8 +251,9 @@ class Counter(threading.Thread):
         self._waiting = set()
         self._loading = {0, *self._others}
         self._heard = dict.fromkeys(self._heard, time.monotonic())
+        manifest = job.directory.root.read(MANIFEST, MOST_BYTES) or b""
         for rank in self._others:
-            self._send(Begin(job.directory.began), rank)
+            self._send(Begin(job.directory.began, manifest), rank)
 
     def _send(self, message: object, rank: int) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
@@ -285,7 +293,8 @@ class Counter(threading.Thread):
 
 
 class RankBeat:
-    """A rank's signs of life. The witness is told first of a record that comes alone, and that the rank is to stop."""
+    """A rank's signs of life. Before a record runs alone, and before the rank stops, it reports this to the witness
+    first."""
 
     def __init__(self, pulse: Callable[..., None], witness: Witness, stop: Stop) -> None:
         self._pulse, self._witness, self._stop = pulse, witness, stop

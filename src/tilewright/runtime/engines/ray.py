@@ -1,43 +1,66 @@
-"""Shards as calls of Ray actors, one actor per worker, for Ray clusters. An actor that dies or hangs is replaced.
+"""Shards as calls of Ray actors, one actor per worker, for Ray clusters whose nodes come and go.
 
-Every node must see the job's directory and the input under the same paths. An actor writes its progress to a file in
-the job's logs, because the file survives the actor.
+Ray places the actors: an actor without a node stays pending, and asks Ray's autoscaler for one. This file decides which
+shard an actor gets, and what follows from its end. An actor that dies or hangs is replaced by a new one, not by Ray's
+max_restarts: of an actor that restarts, Ray does not say why it ended. Every node must see the job's directory and the
+input under the same paths.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 import os
+import signal
+import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-
-from msgspec.structs import replace
+from typing import Any, TextIO
 
 from tilewright.errors import InternalError, ResourceError, TilewrightError, UsageError
 from tilewright.formats.packages import install_command
+from tilewright.hardware import no_gpu
+from tilewright.runtime.devices import gpu_elsewhere
 from tilewright.runtime.engines.local import START_SECONDS, facts_of
-from tilewright.runtime.engines.schedule import Assignment, End, Schedule, schedule
-from tilewright.runtime.engines.worker import BEAT_SECONDS
-from tilewright.runtime.jobs import trace
-from tilewright.runtime.jobs.directory import JobDirectory, Record
-from tilewright.runtime.jobs.task import Engine, Job, Place, Task, open_worker, run_shard
-from tilewright.runtime.jobs.unchanged import AsBegun
-from tilewright.runtime.jobs.workers import Tally
+from tilewright.runtime.engines.ray_actor import (
+    FAULT_BYTES,
+    SAID_BYTES,
+    Actor,
+    Hire,
+    Said,
+    fault_name,
+    gpu_class,
+    said_name,
+)
+from tilewright.runtime.engines.schedule import TRIES, End, Ends, Schedule, schedule
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.stop import SIGNALS, stopping
+from tilewright.runtime.jobs.task import Engine, Job, Place
 
-SAID_BYTES = 80  # of four numbers
 TICK = 0.5  # seconds between two reads of the actors' progress
+WAITED = 5.0  # seconds without a worker, after which the job says that it waits
+SAY_AGAIN = 60.0  # seconds between two such lines
+WHY_CHARACTERS = 300  # of Ray's text about an actor that could not be made
+LEFT = "its node left the cluster"
+FATAL = b"Fatal Python error: "  # the first words of faulthandler
 
 
 class Ray(Engine):
-    """workers: actors; gpu: each has one. A CPU's actors share the cores of the cluster."""
+    """workers: the most actors at a time. gpu: each has one. threads: CPU cores of each; None: on GPUs none is asked
+    for, else as `cores_each` says."""
 
     ends_workers = False  # on other nodes they end a little later
 
-    def __init__(self, workers: int, *, gpu: bool = False) -> None:
-        self.workers, self.gpu = workers, gpu
+    def __init__(self, workers: int, *, gpu: bool = False, threads: int | None = None) -> None:
+        if workers < 1:
+            raise UsageError(f"workers is {workers}; it must be at least 1")
+        self.workers, self.gpu, self.threads = workers, gpu, threads
         self._ray: Any = None
-        self._ours = False  # this process has started the cluster, or joined it
+        self._opened = ExitStack()
 
     def __enter__(self) -> Ray:
         try:
@@ -45,103 +68,151 @@ class Ray(Engine):
         except ImportError as error:
             remedy = f"install it: {install_command('ray')}"
             raise ResourceError(f"Ray cannot be used: {error}", remedy=remedy) from error
-        self._ray, self._ours = ray, not ray.is_initialized()
-        if self._ours:  # RAY_ADDRESS says which
-            ray.init(log_to_driver=False, logging_level="ERROR")
-        there = ray.cluster_resources()
-        most = int(there.get("GPU" if self.gpu else "CPU", 0))
-        if not 1 <= self.workers <= most:
-            raise UsageError(
-                f"workers is {self.workers}; this cluster has {most} {'GPUs' if self.gpu else 'cores'} for them"
-            )
-        self._cores = int(there["CPU"]) // self.workers
+        self._ray = ray
+        with ExitStack() as opened:
+            self._stdout = opened.enter_context(_Stdout())
+            if not ray.is_initialized():
+                with _own_signals():
+                    ray.init(log_to_driver=False, logging_level=logging.ERROR)  # RAY_ADDRESS says which cluster
+                opened.callback(ray.shutdown)
+            if self.gpu and no_gpu():
+                opened.enter_context(gpu_elsewhere(True, self._gpu_class()))
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._ours:
-            self._ray.shutdown()
+        self._stdout.log, self._stdout.owner = sys.stderr, None  # `ray.shutdown` prints what it has held back
+        self._opened.close()
+
+    def _gpu_class(self) -> str:
+        """Ask a node with a GPU what kind it is; wait for such a node. Raises ResourceError."""
+        call = self._ray.remote(gpu_class).options(num_cpus=0, num_gpus=1, max_retries=TRIES).remote()
+        with stopping() as stop:
+            until = time.monotonic() + WAITED
+            while not self._ray.wait([call], num_returns=1, timeout=TICK)[0]:
+                stop.check()
+                if time.monotonic() > until:
+                    until += SAY_AGAIN
+                    sys.stderr.write(f"{_lacks(0, gpu=True)}\n")
+        try:
+            return str(self._ray.get(call))
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            why = cause if isinstance(cause, TilewrightError) else InternalError(f"a node with a GPU failed: {error}")
+            raise why from error
 
     def run(self, job: Job) -> None:
-        """Raises what a worker does, Interrupted, InternalError for a shard or a start that ends every actor."""
-        wanted = {"num_cpus": self._cores, "num_gpus": int(self.gpu), "max_restarts": 0}
-        driver = _Driver(self._ray, job, self._ray.remote(Actor).options(**wanted), self._cores, gpu=self.gpu)
+        """Raises what a worker does, Interrupted, InternalError for a shard that ends every actor and for actors that
+        cannot start. Waits for nodes without a limit of time."""
+        cores = self.threads
+        if cores is None and not self.gpu:
+            cores = cores_each([int(node["Resources"].get("CPU", 0)) for node in _alive(self._ray)], self.workers)
+        wanted = {"num_cpus": cores or 0, "num_gpus": int(self.gpu), "max_restarts": 0}
+        actor = self._ray.remote(Actor).options(**wanted, scheduling_strategy="SPREAD")
+        driver = _Driver(self._ray, job, actor, cores, gpu=self.gpu)
+        self._stdout.log = self._opened.enter_context(_log(job.directory))
         try:
             driver.work(min(self.workers, len(job.todo)))
         finally:
             for number in list(driver.hands):
                 driver.dismiss(number)
             job.directory.clean()
-        job.facts |= facts_of(self.workers, driver.ended)
+        job.facts |= facts_of(max(driver.most, 1), driver.ended)
 
 
-class Actor:
-    """The actor that runs on a node. It is also the `Beat` of its shards."""
-
-    def __init__(self, task: Task, output: str, place: Place, cores: int, traced: bool, began: AsBegun) -> None:
-        self._task, self._output, self._place, self._cores, self._traced = task, output, place, cores, traced
-        self._began, self._said = began, 0.0
-
-    def open(self) -> None:
-        """Loads the model."""
-        if self._place.gpu is not None:  # Ray has chosen it
-            self._place = replace(self._place, gpu=os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-        mine = sorted(os.sched_getaffinity(0))  # Ray counts cores and hands out none
-        first = self._place.number * self._cores % len(mine)
-        os.sched_setaffinity(0, (mine * 2)[first : first + self._cores])
-        with JobDirectory(self._output) as directory:
-            directory.began = self._began
-            self._worker = open_worker(self._task, directory, self._place)
-            self._began = directory.began
-            self._tally = Tally(directory, self._place)
-
-    def run(self, given: Assignment) -> Record:
-        """Run a shard and commit it."""
-        number, device = self._place.number, self._place.device
-        recording = trace.recording
-        with JobDirectory(self._output) as directory, recording(directory, number, self._traced, device=device):
-            self._fd = directory.logs.open(said_name(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            directory.began = self._began
-            try:
-                shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
-                record = run_shard(self._worker, directory, shard, self, doubted=given.doubted)
-                return self._tally.add(directory, record)
-            finally:
-                os.close(self._fd)
-
-    def __call__(self, done: int = 0, share: float | None = None, *, record: int = -1) -> None:
-        now = time.monotonic()
-        if record >= 0 or now - self._said > BEAT_SECONDS:
-            self._said = now
-            os.pwrite(self._fd, b"%20d%20d%20d%20.6f" % (record, done, now * 1e3, -1 if share is None else share), 0)
-
-    def at(self, record: int) -> None:
-        """This record comes next and alone."""
-        self(record=record)
+def _log(directory: JobDirectory) -> TextIO:
+    """The file for the messages of Ray's daemons."""
+    return open(directory.logs.open("ray.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8")
 
 
-def said_name(number: int) -> str:
-    """The progress file of a worker in the job's logs: the record that runs alone, records done, the time, the share of
-    the work."""
-    return f"said-{number}"
+def cores_each(cores: Sequence[int], workers: int) -> int:
+    """The cores that each worker gets: the most with which the nodes have a place for all workers, at least 1.
+
+    cores: of each node. An example: nodes with 16 and 4 cores give two workers 8 cores each.
+    """
+    counts = range(max(cores, default=1), 0, -1)
+    return next((each for each in counts if sum(node // each for node in cores) >= workers), 1)
+
+
+def _lacks(cores: int, *, gpu: bool) -> str:
+    wanted = "a free GPU" if gpu else f"{cores:,} free core{'s' * (cores != 1)}"
+    return f"no node of the Ray cluster has {wanted}; the job waits for one"
+
+
+def _alive(ray: Any) -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """After the block, signals go where they went before: `ray.init` takes SIGTERM for itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+class _Stdout(io.TextIOBase):
+    """stdout for the thread that made it. The text of all others goes to `log`: Ray's threads print on stdout that
+    nodes and actors died, in the midst of the job's own output. Use it as a context."""
+
+    def __init__(self) -> None:
+        self._stdout = sys.stdout
+        self.owner: threading.Thread | None = threading.current_thread()
+        self.log: Any = sys.stderr
+
+    def __enter__(self) -> _Stdout:
+        sys.stdout = self  # type: ignore[assignment]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.stdout = self._stdout
+
+    def write(self, text: str) -> int:
+        written: int = self._stream().write(text)
+        return written
+
+    def flush(self) -> None:
+        self._stream().flush()
+
+    def isatty(self) -> bool:
+        return bool(self._stdout.isatty())
+
+    def fileno(self) -> int:
+        return int(self._stdout.fileno())
+
+    def _stream(self) -> Any:
+        return self._stdout if threading.current_thread() is self.owner else self.log
 
 
 @dataclass
 class _Hand:
-    """An actor as the driver sees it: its shard, its last progress, and when that last changed."""
+    """An actor as the driver sees it. node: the id of its node; "" while Ray looks for one. ready: it has loaded the
+    model. said: its last progress, and heard: when that last changed."""
 
     actor: Any
     call: Any
+    serial: int
+    node: str = ""
     ready: bool = False
     said: bytes = b""
     heard: float = field(default_factory=time.monotonic)
 
 
 class _Driver:
-    def __init__(self, ray: Any, job: Job, actor: Any, cores: int, *, gpu: bool) -> None:
-        self.ray, self.job, self.actor, self.cores, self.gpu = ray, job, actor, cores, gpu
+    def __init__(self, ray: Any, job: Job, actor: Any, threads: int | None, *, gpu: bool) -> None:
+        self.ray, self.job, self.actor, self.threads, self.gpu = ray, job, actor, threads, gpu
         self.schedule: Schedule = schedule(job.todo, job.claim)
         self.hands: dict[int, _Hand] = {}
         self.ended: Counter[str] = Counter()  # actors before their time, by why
+        self.hired = self.most = 0  # most: ready actors at one time
+        self.starts = Ends()  # of actors that ended before their first shard, since the last one that was committed
+        self.say_at = time.monotonic() + WAITED  # when to say that the job waits, if no actor has a node until then
 
     def work(self, workers: int) -> None:
         """Runs until all shards are committed; after a signal, until the running shards are."""
@@ -151,69 +222,127 @@ class _Driver:
                 stop.check()
             for number in range(0 if stop.name else workers):
                 self.give(number)
+            self.dismiss_pending()
             calls = {hand.call: number for number, hand in self.hands.items() if hand.call is not None}
             self.ray.wait(list(calls), num_returns=1, timeout=TICK)
             for call in self.ray.wait(list(calls), num_returns=len(calls), timeout=0)[0]:
                 self.hear(calls[call])
             for number in list(self.hands):
                 self.watch(number)
+            self.say_waiting()
             for shard, why in self.schedule.given_up.items():
                 raise InternalError(
                     f"shard {shard} stopped every actor that ran it: {why}", path=self.job.directory.path
                 )
 
+    def wanted(self) -> int:
+        """How many actors have a use."""
+        return len(self.schedule.todo) + self.schedule.running
+
     def give(self, number: int) -> None:
         """Start the actor if there is none, and give it a shard if it is idle."""
         hand = self.hands.get(number)
-        if hand is None and len(self.hands) < len(self.schedule.todo) + self.schedule.running:
-            task, traced = self.job.task, self.job.settings.trace is not None
+        if hand is None and len(self.hands) < self.wanted():
             place = Place(number, gpu="" if self.gpu else None)
-            directory = self.job.directory
-            actor = self.actor.remote(task, directory.output, place, self.cores, traced, directory.began)
-            self.hands[number] = _Hand(actor, actor.open.remote())
+            directory, traced = self.job.directory, self.job.settings.trace is not None
+            self.hired += 1
+            hire = Hire(self.job.task, directory.output, place, self.threads, self.hired, traced, directory.began)
+            actor = self.actor.remote(hire)
+            self.hands[number] = _Hand(actor, actor.where.remote(), self.hired)
         elif hand and hand.call is None and (given := self.schedule.next(number)):
             hand.call, hand.heard, hand.said = hand.actor.run.remote(given), time.monotonic(), b""
             self.job.at_work(number, 0)
 
+    def dismiss_pending(self) -> None:
+        """End the requests for nodes that would come too late: no shard is left for them."""
+        pending = [number for number, hand in self.hands.items() if not hand.node]
+        for number in pending[: max(len(self.hands) - self.wanted(), 0)]:
+            self.dismiss(number)
+
+    def say_waiting(self) -> None:
+        """Say that no actor has a node, once that is so for some seconds, and again every minute."""
+        now = time.monotonic()
+        if not self.hands or any(hand.node for hand in self.hands.values()):
+            self.say_at = now + WAITED
+        elif now > self.say_at:
+            self.say_at = now + SAY_AGAIN
+            self.job.waiting(_lacks(self.threads or 0, gpu=self.gpu))
+
     def hear(self, number: int) -> None:
-        """Handle the result of a call: a record, an error, or the actor's end."""
-        hand, errors = self.hands[number], self.ray.exceptions
+        """Handle the result of a call: a node, a model that is loaded, a record, an error, or the actor's end."""
+        hand = self.hands[number]
         try:
-            record = self.ray.get(hand.call)
-        except errors.RayError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, TilewrightError):
-                raise cause from error
-            why = repr(cause) if cause else str(error).strip().partition("\n")[0]
-            self.lose(number, End(why, killed=cause is None))  # Ray does not say by which signal an actor ended
+            result = self.ray.get(hand.call)
+        except self.ray.exceptions.RayError as error:
+            self.lose(number, self.end_of(hand, error))
             return
-        hand.call = None
-        if hand.ready:
+        hand.call, hand.heard = None, time.monotonic()
+        if not hand.node:
+            hand.node, hand.call = result, hand.actor.open.remote()
+        elif hand.ready:
+            self.starts = Ends()
             self.schedule.done(number)
-            self.job.done(record, number)
+            self.job.done(result, number)
         else:
             hand.ready = True
             self.schedule.join(number)
+            self.most = max(self.most, len(self.schedule.paces))
+
+    def end_of(self, hand: _Hand, error: Exception) -> End:
+        """How an actor ended. Raises the error of a worker that ends the job."""
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, TilewrightError):
+            raise cause from error
+        if isinstance(cause, MemoryError):
+            raise ResourceError("a worker ran out of memory", remedy="use fewer --workers, or --threads so high "
+                                "that fewer of them share a node") from error  # fmt: skip
+        if cause is not None:
+            return End(repr(cause))
+        if not hand.node:  # the end of a traceback, if the node cannot import what the task needs
+            return End(str(error).strip().splitlines()[-1][:WHY_CHARACTERS], killed=True)
+        if hand.node not in (node["NodeID"] for node in _alive(self.ray)):
+            return End(LEFT, killed=True)
+        fault = self.read(fault_name(hand.serial), FAULT_BYTES).partition(b"\n")[0]
+        if fault.startswith(FATAL):
+            return End(fault.removeprefix(FATAL).decode(errors="replace"))
+        return End(str(error).strip().partition("\n")[0], killed=True)  # SIGKILL, or an exit: Ray does not say which
 
     def watch(self, number: int) -> None:
         """Read an actor's progress. An actor without progress for too long counts as lost."""
         hand = self.hands[number]
-        said = self.job.directory.logs.read(said_name(number), SAID_BYTES) or b""
-        if hand.ready and said != hand.said:
-            hand.said, hand.heard = said, time.monotonic()
-            share = float(said[60:] or -1)
-            self.job.at_work(number, int(said[20:40] or 0), share if share >= 0 else None)
+        if hand.call is None or not hand.node:
+            return
+        if hand.ready:
+            said = self.read(said_name(hand.serial), SAID_BYTES)
+            if said != hand.said and (progress := Said.of(said)):
+                hand.said, hand.heard = said, time.monotonic()
+                self.job.at_work(number, progress.done, progress.share)
         allowed = self.job.settings.watchdog if hand.ready else START_SECONDS
-        if hand.call is not None and time.monotonic() - hand.heard > allowed:
+        if time.monotonic() - hand.heard > allowed:
             self.lose(number, End(f"no sign of life for {allowed:g} s"))
 
     def lose(self, number: int, end: End) -> None:
-        if not self.hands[number].ready:
-            raise InternalError(f"an actor stopped while it started: {end.why}", path=self.job.directory.path)
+        hand = self.hands[number]
+        said = Said.of(self.read(said_name(hand.serial), SAID_BYTES))
         self.dismiss(number)
         self.ended[end.why] += 1
-        record = int((self.job.directory.logs.read(said_name(number), 20) or b"").strip() or -1)
-        self.schedule.lost(number, end, record if record >= 0 else None)
+        if hand.ready:
+            at = self.schedule.paces[number].at
+            record = said.record if said and at and said.shard == at.shard and said.record >= 0 else None
+            self.schedule.lost(number, end, record)
+            return
+        if end.why != LEFT:
+            self.starts.add(end)
+        if self.starts.blamed:
+            raise InternalError(f"an actor stopped while it started: {end.why}", path=self.job.directory.path)
+
+    def read(self, name: str, most: int) -> bytes:
+        """The beginning of a file in the job's logs; empty if there is none."""
+        return self.job.directory.logs.read(name, most) or b""
 
     def dismiss(self, number: int) -> None:
-        self.ray.kill(self.hands.pop(number).actor, no_restart=True)
+        """End an actor. Its files go: they are of no use to the next one."""
+        hand = self.hands.pop(number)
+        self.ray.kill(hand.actor, no_restart=True)
+        for name in (said_name(hand.serial), fault_name(hand.serial)):
+            self.job.directory.logs.remove(name)

@@ -1,4 +1,4 @@
-"""Chooses the next shard of a worker, and handles shards that end their workers."""
+"""Chooses the next shard of a worker, and decides what happens to shards that kill their workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class End(NamedTuple):
 
 @dataclass
 class Ends:
-    """Counts of workers that ended while one record ran alone. own: by themselves. killed: from outside."""
+    """Counts of workers that died while one record ran alone. own: by a crash or an exit. killed: by a signal from
+    outside."""
 
     own: int = 0
     killed: int = 0
@@ -64,8 +65,8 @@ class Assignment:
     begun: float = 0.0
 
     def lost(self, end: End, record: int | None) -> bool:
-        """Note that a worker ended. False: the shard is given up, because no single record is to blame or too many
-        are."""
+        """Note that a worker died. Returns False if the shard is given up, because no single record, or too many
+        records, can be blamed."""
         self.deaths += 1
         if not self.alone:
             self.alone = self.deaths >= TRIES
@@ -97,13 +98,14 @@ class Pace:
 class Schedule:
     """Gives shards to workers one at a time, so a slow worker gets fewer. Near the end a worker gets none if the others
     would finish all of them before it finishes one. given_up: shards that ended every worker, with the reason. claim:
-    as in `task.Job`.
+    as in `task.Job`. more: true while shards may be added.
     """
 
     todo: deque[Assignment]
     paces: dict[int, Pace] = field(default_factory=dict)
     given_up: dict[int, str] = field(default_factory=dict)
     claim: Callable[[int], bool] = always
+    more: bool = False
 
     @property
     def running(self) -> int:
@@ -112,8 +114,8 @@ class Schedule:
 
     @property
     def over(self) -> bool:
-        """True if no shard waits or runs."""
-        return not self.todo and not self.running
+        """True if no shard waits or runs, and none comes."""
+        return not self.todo and not self.running and not self.more
 
     def join(self, worker: int) -> None:
         """Add a worker."""
@@ -122,7 +124,9 @@ class Schedule:
     def next(self, worker: int) -> Assignment | None:
         """The next shard for an idle worker; None if it gets none for now."""
         pace = self.paces[worker]
-        if not self.todo or (pace.seconds is not None and pace.seconds > self._others_need(worker)):
+        if not self.todo:
+            return None
+        if not self.more and pace.seconds is not None and pace.seconds > self._others_need(worker):
             return None
         while not self.claim(self.todo[0].shard):
             self.todo.popleft()
@@ -146,15 +150,16 @@ class Schedule:
             pace.seconds = time.monotonic() - pace.at.begun
             pace.at = None
 
-    def lost(self, worker: int, end: End, record: int | None) -> None:
-        """The worker has ended. record: the one that it ran alone."""
+    def lost(self, worker: int, end: End, record: int | None) -> int | None:
+        """The worker has ended. record: the one that it ran alone. Returns its shard if that is given up."""
         assignment = self.paces.pop(worker, Pace()).at
         if assignment is None:
-            return
+            return None
         if assignment.lost(end, record):
             self.todo.appendleft(assignment)
-        else:
-            self.given_up[assignment.shard] = end.why
+            return None
+        self.given_up[assignment.shard] = end.why
+        return assignment.shard
 
 
 def schedule(shards: Iterable[int | Assignment], claim: Callable[[int], bool] = always) -> Schedule:

@@ -1,12 +1,15 @@
-"""Names the rank of a node that was killed: mpiexec ends all others within milliseconds, and then names any of them.
+"""Finds out which MPI rank of a node died first. mpiexec kills the other ranks within milliseconds, and may then name
+any of them.
 
-A process of its own, for those that are killed say nothing. Every rank has four connections to it: on one it tells
-what it does, into one signals are written as they come, whatever the rank is at, and two are silent. The kernel closes
-the silent ones of the dead in the order in which they died, and epoll tells of them in that order (of one with
-something to read it might tell too early). They are two, of a low and of a high descriptor, because kernels close those
-of a dead process in this order or in that, and mpiexec, which ends the others, hears of it by one of MPI's in between.
-An abstract socket has no permissions: processes of other users are sent away, and what no rank would say is not heard.
-Runs as a script, with the standard library alone.
+The witness is a separate process, because a killed rank cannot report anything. Every rank has four connections to it.
+On the first it reports which shard and record it runs. To the second the signal handler writes each signal at once. The
+other two carry no data. The kernel closes these two when a rank dies, and epoll reports the closed connections of
+several ranks in the order of their deaths. (It may report a connection with unread data too early, so these carry
+none.) mpiexec notices a death when the kernel closes one of MPI's descriptors, and then kills the other ranks. Some
+kernels close the descriptors of a dead process from the lowest up, others from the highest down. So one of the two has
+a lower descriptor than MPI's, and the other a higher one. An abstract socket has no permissions. So the witness closes
+connections of other users, and ignores lines that no rank would write. This file runs as a script and imports only the
+standard library.
 """
 
 import faulthandler
@@ -16,6 +19,7 @@ import os
 import re
 import secrets
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -38,7 +42,7 @@ CRASH_BYTES = 1 << 14  # most bytes of its text, which is a stack of Python
 FIRST = re.compile(rb"(\d{1,10}) (signals|crash|)")  # the first line of a connection: process and kind
 FIELDS: dict[str, tuple[type, ...]] = {  # the fields that a rank sends, see `Witness.tell`
     "rank": (int,), "pid": (int,), "logs": (str,), "log_size": (int,), "shard": (int, type(None)),
-    "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,),
+    "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,), "folder": (str, type(None)),
 }  # fmt: skip
 WHY = "killed or crashed"  # the cause for a rank that ended without a message
 
@@ -49,8 +53,8 @@ class Witness:
     _crash: socket.socket | None = None
 
     def __init__(self, node, low: int) -> None:
-        """Every rank of the node must call this. node: their communicator. low: a descriptor opened before MPI's; it
-        becomes a connection.
+        """Every rank of the node must call this. node: the communicator of the node's ranks. low: a descriptor that was
+        opened before MPI's; it is replaced by a connection.
         """
         self._socket = None
         self._silent = [low]
@@ -75,11 +79,10 @@ class Witness:
             self._socket = connected(name)
 
     def tell(self, **what: Any) -> None:
-        """What is new of this rank.
-
-        rank, pid, logs, log_size: who it is, the folder of the job's logs, and how long the log in it is; shard,
-        record: what it is at, None where nothing; stopping=True: it may be killed for that; calm=True: it has ended
-        well; all=True: one ends them all, and has said why.
+        """Send the fields of this rank that have changed. rank, pid: its identity. logs, log_size: the folder of the
+        job's logs, and the size of the log in it. shard, record: what it runs now, or None. stopping=True: it was asked
+        to stop, so a kill is no surprise. calm=True: it exits normally. all=True: it stops all ranks, and has reported
+        why. folder: of this node, removed if a rank ends badly.
         """
         self.record = what.get("record", self.record)
         if self._socket:
@@ -87,7 +90,7 @@ class Witness:
                 self._socket.sendall(json.dumps(what).encode() + b"\n")
 
     def close(self) -> None:
-        """This rank has ended well."""
+        """Report that this rank exits normally."""
         self.tell(calm=True)
         for fd in self._silent:
             os.close(fd)
@@ -103,7 +106,8 @@ class Witness:
 
 
 def connected(name: str, kind: bytes = b"") -> socket.socket:
-    """Open a connection to the witness of this name, and tell it the process and the kind: SIGNALS or none.
+    """Open a connection to the witness of this name, and send it this process's pid and the connection's kind: SIGNALS
+    or none.
 
     Raises OSError if there is no witness, or it is another user's.
     """
@@ -122,7 +126,7 @@ def connected(name: str, kind: bytes = b"") -> socket.socket:
 
 
 def _start() -> str:
-    """Starts the witness; the name under which it is to be reached."""
+    """Start the witness. Returns the name of its socket."""
     name = f"\0tilewright-{os.getpid()}-{secrets.token_hex(4)}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(name)
@@ -147,7 +151,7 @@ class _Rank:
         self.crash = b""  # the text of its crash handler
 
     def hear(self) -> bool:
-        """Read all that arrived. False: the connection has ended, or belongs to no rank."""
+        """Read everything that has arrived. False: the connection is closed, or does not belong to a rank."""
         while True:
             try:
                 heard = self._connection.recv(1 << 16)
@@ -183,7 +187,7 @@ class _Rank:
 
 
 def _told(line: bytes) -> dict[str, Any]:
-    """The fields of a line; empty if no rank would write it."""
+    """The fields of a received line; empty if no rank would write such a line."""
     try:
         told = json.loads(line)
     except (ValueError, RecursionError):
@@ -206,7 +210,7 @@ def _accept(server: socket.socket) -> tuple[socket.socket, _Rank] | None:
 
 
 def main(fd: int) -> None:
-    """Watches until all ranks have ended well, one has ended them all, or one has ended without a word."""
+    """Watch until all ranks have exited normally, one has stopped all of them, or one has died without a message."""
     server = socket.socket(fileno=fd)
     poll = select.epoll()
     poll.register(fd, select.EPOLLIN)
@@ -234,10 +238,12 @@ def main(fd: int) -> None:
 
 
 def _died(pid: int, ranks: list[_Rank]) -> bool:
-    """True if this process ended badly, or a rank ended all others. The witness then stops."""
+    """True if this process died, or if a rank stopped all others. The witness then stops."""
     for rank in ranks:
         rank.hear()
+    folders = {rank.known["folder"] for rank in ranks if rank.known.get("folder")}
     if any(rank.known.get("all") for rank in ranks):  # this rank ended the others
+        _remove(folders)
         return True
     known = next((rank.known for rank in ranks if rank.pid == pid and rank.known), {"pid": pid})
     if known.get("calm"):
@@ -245,12 +251,19 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
     if any(rank.asked for rank in ranks if rank.pid == pid):
         known = {**known, "stopping": True}
     _tell(known, b"".join(rank.crash for rank in ranks if rank.pid == pid).decode("ascii", "replace"))
+    _remove(folders)
     return True
 
 
+def _remove(folders: set[str]) -> None:
+    """Removes what was stored on this node for the job. What ranks that still run have open stays readable."""
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _tell(known: dict, crash: str) -> None:
-    """Says who has ended, on stderr and in the job's logs; nothing if another node has said why all end. crash: what
-    the handler of a crash has said; who is killed from outside says nothing."""
+    """Report the rank that died, on stderr and in the job's logs. Report nothing if another node has already said why
+    all ranks stop. crash: the message of the crash handler; a process that is killed from outside has none."""
     logs = known.get("logs")
     if logs and log_size(logs) > known.get("log_size", 0):
         return
@@ -273,17 +286,18 @@ def log_size(logs: str) -> int:
 
 
 def note_death(logs: str, shard: int, record: int | None, why: str, *, killed: bool = False) -> None:
-    """For the next run: this shard has ended its rank, at this record if it ran alone. killed: from outside."""
+    """Note for the next run that this shard killed its rank, at this record if the record ran alone. killed: by a
+    signal from outside."""
     add_line(logs, DEATHS, json.dumps({"shard": shard, "record": record, "why": why, "killed": killed}) + "\n")
 
 
 def forget_deaths(logs: str, shard: int) -> None:
-    """For the next run: it tries all records of this shard again."""
+    """Note for the next run that it may try all records of this shard again."""
     add_line(logs, DEATHS, json.dumps({"shard": shard, "record": None, "why": "", "forget": True}) + "\n")
 
 
 def add_line(logs: str, name: str, line: str) -> None:
-    """Adds it to a file in the job's logs; best effort, for the job ends anyway."""
+    """Append a line to a file in the job's logs. Errors are ignored, because the job stops anyway."""
     with suppress(OSError, ValueError):  # a name may hold what none can
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(os.path.join(logs, name), flags, 0o666)

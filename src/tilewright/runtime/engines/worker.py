@@ -36,6 +36,7 @@ class Setup:
     place: Place
     trace: bool = False
     began: AsBegun = field(default_factory=AsBegun)
+    joined: bool = False
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Failed:
 
 
 def main(fd: int, parent: int) -> None:
-    """Works for the process `parent`, which is at the other end of the socket `fd`."""
+    """Run shards for the process `parent`, which holds the other end of the socket `fd`."""
     _die_with(parent)
     for number in SIGNALS:  # they reach every process of a terminal or a batch job; the worker obeys only its parent
         signal.signal(number, signal.SIG_IGN)
@@ -86,8 +87,8 @@ def main(fd: int, parent: int) -> None:
 
 
 def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Ends the process by an error at once: libraries would abort as they give back what a GPU that has failed held,
-    and the supervisor would hear of that alone. What it hears is the last line."""
+    """Exit at once after an error. In a normal exit, libraries would abort while they free the memory of a failed GPU,
+    and the supervisor would see only the abort. It shows the last line that this process writes."""
     sys.__excepthook__(kind, error, trace)
     sys.stderr.write(f"{kind.__qualname__}: {str(error).partition(chr(10))[0]}\n")
     sys.stderr.flush()
@@ -102,7 +103,7 @@ def _work(pipe: Connection) -> None:
         JobDirectory(setup.output) as directory,
         trace.recording(directory, setup.place.number, setup.trace, device=setup.place.device),
     ):
-        directory.began = setup.began
+        directory.began, directory.joined = setup.began, setup.joined
         worker = open_worker(setup.task, directory, setup.place)
         try:
             tally = Tally(directory, setup.place)
@@ -134,7 +135,7 @@ class PipeBeat:
 
 
 def _die_with(parent: int) -> None:
-    """On Linux the kernel kills the worker when its supervisor ends. Elsewhere the worker's next message fails."""
+    """Stop this worker when its supervisor dies: on Linux the kernel kills it; elsewhere its next message fails."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended already

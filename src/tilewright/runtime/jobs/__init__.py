@@ -1,1 +1,2 @@
-"""The job model: input in numbered shards, a pure function of each, private attempts, committed shards, one output."""
+"""The job protocol. The input is divided into numbered shards. A worker computes a pure function of each shard in a
+private file, and commits it by a rename. The merge joins the committed shards into one output."""

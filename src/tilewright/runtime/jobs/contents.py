@@ -1,10 +1,10 @@
-"""Compares files whose times have changed since the job began: a hash decides if the content is the same.
+"""Compares files whose times have changed since the job began: a hash decides if the content is the same. Both mtime
+and ctime are compared. An edit always changes the ctime, but so do chmod, a hard link and a move.
 
-Both times count, mtime and ctime. An edit cannot reset the ctime, but chmod, a hard link and a move change it, too.
-
-The samples of a file of up to 1 MiB are the whole file. A thread hashes larger files while the job runs. The sha256
-counts if the file matched the manifest before and after. When the job resumes, a file that was only touched, or
-overwritten with the same bytes, still has this sha256. A file that was edited between its samples has not.
+The samples of a file of up to 1 MiB cover the whole file. A thread hashes larger files while the job runs. A hash is
+saved only if the file matched the manifest before and after hashing. When the job resumes, a file that was only
+touched, or overwritten with the same bytes, still has this hash. A file that was edited between the sampled blocks has
+another one.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ WAIT_SECONDS = 60.0  # wait for the thread, which may be in a read or an fsync
 
 
 class Contents(Sealed, frozen=True):
-    """manifest: the seal of the job's. sha256: of files, by their names in its fingerprint."""
+    """manifest: the seal of the job's manifest. sha256: the hashes of files, by their names in the fingerprint."""
 
     manifest: str
     sha256: dict[str, str]
 
 
 class _Enough(Exception):
-    """The job ended before the file was hashed."""
+    """Raised in the thread if the job ends before the file is hashed."""
 
 
 def check_touched(
@@ -81,7 +81,7 @@ def check_touched(
 
 
 def _needs_hash(manifest: Manifest, name: str) -> bool:
-    """True if the fields alone do not decide. The samples of a small file are the whole file."""
+    """True if size and samples cannot decide, because the file is larger than its samples."""
     return name + FILES in manifest.fingerprint or _number(manifest, name + BYTES) > SAMPLES * SAMPLE_BYTES
 
 
@@ -141,7 +141,8 @@ def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
 
 
 class _Rest:
-    """Waits REST times as long as the work since the last wait took. Raises _Enough once `end` is set."""
+    """Pauses the hashing thread: each pause lasts REST times as long as the work since the last pause. Raises _Enough
+    once `end` is set."""
 
     def __init__(self, end: threading.Event) -> None:
         self._end, self._begun = end, time.perf_counter()

@@ -1,4 +1,5 @@
-"""Cuts an input into numbered shards without reading it: rows by number, lines by the byte at which they begin."""
+"""Divides an input into numbered shards without reading it. Rows are divided by their number, lines by the byte at
+which they begin. A `cut` is one such division."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from tilewright.formats.files import InputFile, naming
+from tilewright.formats.files import InputFile, Part, naming
+from tilewright.formats.quoted import line_starts, quoted_records
 
 if TYPE_CHECKING:
     from tilewright.formats.lines import Line
@@ -91,9 +94,9 @@ Cut = Records | Lines | RowGroups | Whole
 
 @dataclass(frozen=True)
 class Shard:
-    """One piece of the input, for a Worker. alone: one record at a time, `beat.at(record)` before each.
-
-    skip: records (rows from 0, lines from 1) that have ended their worker and are errors now, with the reason.
+    """One piece of the input, for a Worker. alone: the worker runs one record at a time, and calls `beat.at(record)`
+    before each. skip: records (rows from 0, lines from 1) that have killed their worker, with the reason. They are not
+    run; they become error records.
     """
 
     number: int
@@ -133,11 +136,31 @@ class Shard:
             yield from group_rows(file, self.number, *self.cut.span(self.number))
             return
         assert isinstance(self.cut, Lines) and self.index is not None
-        number = self.index.first_line(file, self.number)
-        for line, end in lines_between(file, *self.cut.span(self.number)):
-            if line is None or (line and not line.isspace()):
-                yield number, line, end
-            number += 1
+        index, (begin, end) = self.index, self.cut.span(self.number)
+        number, odd = index.first_line(file, self.number), False
+        file.forget_parts()
+        for part in file.parts(begin, end):
+            file.begin_part(part, number, partial(index.lines_before, file, part, number))
+            if file.quoted:
+                odd = index.odd_quotes(self.number) if part.begin else False
+                yield from _rows(part, number, odd)
+                if part.start + part.end < end:
+                    number += line_starts(part.file, part.begin, part.end, odd)[0]
+                continue
+            for line, at in lines_between(part.file, part.begin, part.end):
+                if line is None or (line and not line.isspace()):
+                    yield number, line, part.start + at
+                number += 1
+        file.check_read()
+
+
+def _rows(part: Part, first: int, odd: bool) -> Iterator[Line]:
+    """The records of a part of a CSV file that are not blank, without the header. first: number of the first line."""
+    from tilewright.formats.lines import MAX_LINE_BYTES
+
+    for line, record, end in quoted_records(part.file, part.begin, part.end, odd, MAX_LINE_BYTES):
+        if record not in (b"", b"\r") and (part.begin or line):
+            yield first + line, record, part.start + end
 
 
 def lines_between(file: InputFile, begin: int, end: int) -> Iterator[tuple[bytes | None, int]]:
@@ -187,15 +210,15 @@ def _first_start(file: InputFile, begin: int, end: int) -> int | None:
 
 
 class LineIndex:
-    """The number of lines that begin in each stretch of an input, in a file that any process may fill.
-
-    An entry has 16 bytes: the count and a check that is keyed by the job. An entry that is torn, damaged or of another
-    job is counted again. fd: of the file, open for reading and writing. path: its name in errors.
+    """A file with the number of lines that begin in each stretch of an input. Any process of the job may add entries.
+    An entry has 16 bytes: the count, and a checksum that depends on the job. If an entry is damaged, incomplete or of
+    another job, its lines are counted again. fd: of the file, open for reading and writing. path: its name in errors.
     """
 
     def __init__(self, fd: int, path: str, cut: Lines, key: str) -> None:
         self._fd, self._path, self._cut, self._key = fd, path, cut, key.encode()[:64]
         self._firsts = array("Q", [1])  # number of the first line of each stretch so far
+        self._odd = array("B", [0])  # of a CSV file: whether an odd number of quotes is before each stretch
 
     def first_line(self, file: InputFile, number: int) -> int:
         """The number, from 1, of the first line that begins in stretch `number` or later. Reads stretches that are not
@@ -214,13 +237,40 @@ class LineIndex:
                 self._add(file, None)
         return self._firsts[number]
 
+    def odd_quotes(self, number: int) -> bool:
+        """Whether an odd number of quotes is before stretch `number` of a CSV file; `first_line` was asked before."""
+        return bool(self._odd[number])
+
     def _add(self, file: InputFile, count: int | None) -> None:
+        """count: lines of the next stretch, of a CSV file times 2 and 1 more before an odd number of quotes."""
         at = len(self._firsts) - 1
         if count is None:
-            count = _starts(file, *self._cut.span(at))
+            count, odd = self._count(file, *self._cut.span(at), odd=bool(self._odd[at]))
+            count = 2 * count + odd if file.quoted else count
             with naming(self._path, "write"):
                 os.pwrite(self._fd, ENTRY.pack(count, self._check(at, count)), ENTRY.size * at)
+        self._odd.append(count & 1)
+        count >>= file.quoted
         self._firsts.append(self._firsts[-1] + count)
+
+    def _count(self, file: InputFile, begin: int, end: int, *, odd: bool) -> tuple[int, bool]:
+        """(lines that begin in [begin, end), whether an odd number of quotes of its file is before `end`)."""
+        count = 0
+        for part in file.parts(begin, end):
+            if file.quoted:
+                lines, odd = line_starts(part.file, part.begin, part.end, odd if part.begin else False)
+            else:
+                lines = _starts(part.file, part.begin, part.end)
+            count += lines
+        return count, odd
+
+    def lines_before(self, file: InputFile, part: Part, number: int) -> int:
+        """The lines of a part's file that begin before the part. number: of its first line, among all files."""
+        if not part.begin:
+            return 0
+        stretch = part.start // self._cut.per_shard
+        in_others, _ = self._count(file, self._cut.span(stretch)[0], part.start, odd=False)
+        return number - (self.first_line(file, stretch) + in_others)
 
     def _check(self, at: int, count: int) -> bytes:
         return hashlib.blake2b(b"%d %d" % (at, count), key=self._key, digest_size=8).digest()

@@ -7,11 +7,13 @@ logs/                logs of the workers, deaths and traces
 lines.index          number of lines that begin in each stretch of a text, counted by this run
 damaged/             files that differed from what was written
 lease                the run that works on the job
-claims               the shards that parts which help each other run now (claims.py)
+part-claims          the shards that parts which help each other run now (claims.py)
 contents.json        the sha256 of its large input files
 output               the output that shards write in place, until it is renamed
 report.json          the report of the finished job
+job.json             the job, for workers that join it: their leases are in taken/ and workers/ (stores/board.py)
 made.json            the files at its outputs' names that it may replace (made.py)
+metrics.prom         the progress of the last run, for Prometheus (metrics.py)
 ended.json           the bad records, if --max-errors has stopped the run
 earlier/             the files from before --restart, until the new run has a shard (earlier.py)
 """
@@ -39,13 +41,13 @@ from tilewright.runtime.jobs.record import AGAIN, Attempt, Record, again_name, e
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines.index"
-CONTENTS, ENDED, CLAIMS = "contents.json", "ended.json", "claims"
+CONTENTS, ENDED, CLAIMS, REQUEST = "contents.json", "ended.json", "part-claims", "job.json"
 STAGE, EARLIER = "output", "earlier"
 FOLDERS = ("shards", "errors", "logs", "damaged")
 SYNC_SECONDS = 0.5  # between two fsyncs of the shards' names: one took 4 ms on a virtual disk, as long as a tiny shard
 MOST_BYTES = 1 << 20  # of a manifest or a report
 
-OTHERWISE = "give another output, or --restart to throw away what was done"
+OTHERWISE = "give another output, or --restart to discard the finished shards"
 
 _PART = re.compile(r"(\d{5,18})\.part")
 S = TypeVar("S", bound=Sealed)
@@ -80,6 +82,7 @@ class JobDirectory:
         self._manifest: Manifest | None = None
         self._index: LineIndex | None = None
         self.began = AsBegun()
+        self.joined = False  # this process works on the job of another, whose shards stay as they are
 
     def _check_root(self) -> None:
         """Raises ResourceError if another user could have prepared the directory, or its files cannot be renamed to
@@ -133,12 +136,11 @@ class JobDirectory:
         return unseal(raw, kind)
 
     def begin(self, manifest: Manifest, recut: Recut | None = None) -> list[str]:
-        """The new run's manifest: kept where the earlier one asks for the same results, but for its cut.
-
-        recut: cuts the input into shards of a given size. The earlier cut must be one of these, or an edited manifest
-        could leave records out. A manifest that is damaged is written again; shards that belong to another do not
-        count. Raises UsageError naming what differs. Returns the names of files that have another time of change, and
-        else look as they were: see `contents.check_touched`.
+        """Set the new run's manifest. An earlier manifest with the same fingerprint stays, with its cut. recut: divides
+        the input into shards of a given size. The earlier cut must be one that `recut` returns; otherwise an edited
+        manifest could leave records out. A damaged manifest is written again, and shards of another manifest do not
+        count. Raises UsageError naming what differs. Returns the names of files whose times differ but whose size and
+        samples are equal: see `contents.check_touched`.
         """
         self.clean()
         try:
@@ -176,8 +178,8 @@ class JobDirectory:
         return False
 
     def remove(self) -> None:
-        """Remove the whole directory; only the holder of the lease may. The lease goes last, so no other run gets half
-        a job."""
+        """Remove the whole directory; only the holder of the lease may call this. The lease is removed last, so no
+        other run finds half a job."""
         for name in (*(name for name in self.root.names() if name != LEASE), LEASE):
             self.root.remove(name)
         with naming(self.path, "remove"):
@@ -185,8 +187,8 @@ class JobDirectory:
         self._unsynced = False
 
     def clean(self) -> None:
-        """Removes temporary files that processes have left which are no more. Errors of a shard that was committed
-        again get their name, if the process was killed before it gave it to them."""
+        """Remove temporary files of processes that no longer run. If a process was killed while it committed a shard
+        again, rename the shard's file of errors as the process would have."""
         for folder in (self.root, self.shards, self.errors):
             folder.clean()
         for name in self.errors.names():
@@ -196,9 +198,19 @@ class JobDirectory:
                     self.errors.move(name, self.errors, error_name(record.shard))
                 self.errors.remove(name)
 
+    def note_request(self, request: bytes) -> None:
+        """Writes the job for workers that join it. It is not flushed: without it none can join until the next run."""
+        if request and self.root.read(REQUEST, MOST_BYTES) != request:
+            with suppress(OSError):
+                fd = self.root.open(REQUEST, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                try:
+                    os.write(fd, request)
+                finally:
+                    os.close(fd)
+
     def forget_lines(self) -> None:
-        """Empties lines.index, so that this run counts the lines of its input itself: the key of the index is no
-        secret. What other processes have open stays in use."""
+        """Empty lines.index, so that this run counts the lines of its input itself, because anybody could have written
+        the index. Processes that have the old file open still use it."""
         if (fd := self.root.open_or_none(INDEX, os.O_RDWR | os.O_TRUNC)) is not None:
             os.close(fd)
 
@@ -230,8 +242,8 @@ class JobDirectory:
         self._unsynced = False
 
     def committed(self) -> Iterator[int]:
-        """Numbers of the shards that have a file, in order. Only names that a commit gives count: with "0000000.part"
-        beside "00000.part", shard 0 would count twice."""
+        """Numbers of the shards that have a file, in order. Only names in a commit's spelling count: otherwise
+        "0000000.part" and "00000.part" would both be shard 0."""
         found = (_PART.fullmatch(name) for name in self.shards.names())
         return iter(sorted(int(match[1]) for match in found if match and part_name(int(match[1])) == match[0]))
 

@@ -1,4 +1,5 @@
-"""Files of a job directory: whole and on the disk or not there, and never through a symbolic link."""
+"""Writes files of a job directory: a file is either complete and on the disk, or absent. Symbolic links are never
+followed."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def process_stat(pid: int) -> list[bytes]:
 
 
 class Removed(ResourceError):
-    """Another run has removed the job's directory, as it had nothing to keep in it."""
+    """Another run has removed the job's directory, because it had nothing to save in it."""
 
     def __init__(self, path: str) -> None:
         super().__init__("another run has removed it meanwhile", path=path, remedy="run the same command again")
@@ -108,7 +109,7 @@ class Folder:
         return os.path.join(self.path, name)
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of the file `name` itself. Raises OSError."""
+        """A descriptor of the file `name`; a symbolic link is not followed. Raises OSError."""
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         return os.open(name, flags, self.mode & 0o666, dir_fd=self.fd)
 
@@ -142,7 +143,7 @@ class Folder:
             os.close(fd)
 
     def place(self, name: str, data: bytes) -> None:
-        """Writes a whole file, in all of STEPS."""
+        """Write a whole file with all of STEPS."""
         with Draft(self, name) as draft:
             draft.write(data)
             draft.commit()
@@ -159,7 +160,8 @@ class Folder:
             return os.listdir(self.fd) if self.fd >= 0 else []
 
     def remove(self, name: str) -> None:
-        """Removes a file, a link or a directory with all it holds, links not followed; nothing to do if not there."""
+        """Remove a file, a link, or a directory and everything in it, without following links. A missing name is no
+        error."""
         with naming(self.where(name), "remove"), suppress(FileNotFoundError):
             if stat.S_ISDIR(os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode):
                 shutil.rmtree(name, dir_fd=self.fd)
@@ -167,12 +169,12 @@ class Folder:
                 os.unlink(name, dir_fd=self.fd)
 
     def move(self, name: str, target: Folder, new: str) -> None:
-        """Renames into another folder, over what is there; nothing to do if not there."""
+        """Rename a file into another folder, and replace a file of that name there. A missing source is no error."""
         with naming(self.where(name), "rename"), suppress(FileNotFoundError):
             os.replace(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
 
     def sync(self) -> None:
-        """Makes the names in it survive a power cut."""
+        """Sync the directory, so that its file names survive a power cut."""
         with naming(self.path, "flush the directory"):
             try:
                 os.fsync(self.fd)
@@ -205,6 +207,7 @@ class Draft:
         self._folder, self._name = folder, name
         self._temporary = os.path.basename(temporary_name(name))
         self._buffer = bytearray()
+        self._unless_there = False
         self.path = folder.where(name)
         self.bytes_written = 0
         with naming(self.path, "write"):
@@ -229,6 +232,11 @@ class Draft:
         if len(self._buffer) >= BUFFER_BYTES:
             self._flush()
 
+    def commit_unless_there(self, *, sync_names: bool = True) -> None:
+        """As `commit`, but a file that another process has made meanwhile stays."""
+        self._unless_there = True
+        self.commit(sync_names=sync_names)
+
     def commit(self, *, sync_names: bool = True) -> None:
         """STEPS: flush, fsync, close, rename, fsync of the directory, each checked. sync_names: the last one now."""
         step("written", self._name)
@@ -239,7 +247,12 @@ class Draft:
             step("synced", self._name)
             self._close()
             step("closed", self._name)
-            os.replace(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+            if self._unless_there:
+                with suppress(FileExistsError):
+                    os.link(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+                os.unlink(self._temporary, dir_fd=self._folder.fd)
+            else:
+                os.replace(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
         self._temporary = ""
         step("renamed", self._name)
         if sync_names:

@@ -1,7 +1,7 @@
 """--restart removes the earlier job's files only when the new run has its first shard. A run that ends sooner, because
 its worker refuses the model or the memory, leaves the job as it was. Until then the files are in OUT.job/earlier/. They
-are moved there one by one; then the file WHOLE marks them as complete. It is removed first on the way back. So this
-file tells the state that a killed run has left, see `Earlier.settle`.
+are moved there one by one; then the file WHOLE is written. To put them back, WHOLE is removed first. So the next run
+sees from WHOLE how far a killed run got, see `Earlier.settle`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Earlier:
 
     @contextmanager
     def kept(self, *, put_back: bool) -> Iterator[None]:
-        """The earlier files are set aside in this block, until `forget`. put_back: if the block ends before that, no
-        worker runs any more, and the files are put back. Otherwise the next run does that."""
+        """Within this block the earlier files are set aside, until `forget` is called. If the block ends without
+        `forget`, the files are put back: at once with put_back, which requires that no worker runs any more, else by
+        the next run."""
         try:
             self._set_aside()
             yield
@@ -108,8 +109,8 @@ class Earlier:
         self._directory.reread()
 
     def _put_back(self, whole: bool) -> None:
-        """whole: all earlier files were set aside, so the files in their place are the new run's. Only its logs are
-        kept."""
+        """Move the earlier files back. whole: all of them were set aside, so files at their old names are the new
+        run's; of these only the logs are saved."""
         root = self._directory.root
         with _opened(EARLIER, root) as earlier:
             if whole:

@@ -1,4 +1,4 @@
-"""The report of a finished job, and how its outputs are known again."""
+"""The report of a finished job, and the hashes by which a later run recognises its outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.runtime.jobs.manifest import Sealed, encoded, seal
 class Report(Sealed, frozen=True):
     """The report of a finished job. size: bytes of the output; others: further outputs, (bytes, sha256) by path.
     computed: shards that the last run computed; earlier runs computed the others. seconds: of the last run, by phase
-    and in "total". figures: of all shards together. facts: what its engine says.
+    and in "total". figures: added up over all shards. facts: what the engine reports about its workers.
     """
 
     manifest: str

@@ -1,9 +1,9 @@
 """Finds ids that occur twice in different shards, and makes errors of them. It runs after all shards, in bounded
 memory.
 
-A shard's notes are one 64-bit hash per record, in order: of its id, or 0 where it has none. Two different ids of a
-million meet by chance once in 40 million files. A later record with an id that occurred before gets the same error as
-in a run without shards.
+A shard's notes are one 64-bit hash per record, in order: of its id, or 0 where it has none. In a file of a million ids,
+two different ids have the same hash with a probability of one in 40 million. If an id occurs again, the later record
+gets the same error as in a job of one shard.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from tilewright.formats.files import InputFile
-from tilewright.formats.lines import Row
+from tilewright.formats.lines import Row, Table
 from tilewright.formats.records import Id, RecordError, repeated_id
 from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
@@ -25,18 +26,40 @@ from tilewright.runtime.jobs.stop import Stop
 MOST_HASHES = 1 << 20  # sorted at a time: 16 MB, under a tenth of what the smallest job takes
 
 ErrorLine = Callable[[bytes, RecordError], bytes]  # (the output's line of a record, its error) -> the line with it
+Parts = Callable[[bytes], Iterable[bytes]]  # the output of a shard -> the part of each record
 
 Fields = tuple[str, ...]  # of an input line that may have its id, the first one first
 
 
-def settle_ids(directory: JobDirectory, input: InputFile, fields: Fields, error_line: ErrorLine, stop: Stop) -> None:
-    """Commit again the shards in which a record has an id of an earlier shard, with an error for the record. Takes 8
-    bytes of memory per repeated id. Raises DamagedShards, Interrupted.
+def lines_of(shard: bytes) -> list[bytes]:
+    """The lines of a shard's output, with their line ends."""
+    return shard.splitlines(keepends=True)
+
+
+class Input(Protocol):
+    """The input as the job's readers read it."""
+
+    file: InputFile
+    table: Table | None
+
+    def located(self, error: RecordError) -> RecordError: ...
+
+
+def settle_ids(
+    directory: JobDirectory,
+    input: Input,
+    fields: Fields,
+    error_line: ErrorLine,
+    stop: Stop,
+    parts: Parts = lines_of,
+) -> None:
+    """If a record has an id that occurred in an earlier shard, commit its shard again with an error for this record.
+    Takes 8 bytes of memory per repeated id. parts: where records are no lines. Raises DamagedShards, Interrupted.
     """
     for number, places in given_before(directory, stop):
         stop.check()
         try:
-            _mark(directory, number, set(places.tolist()), input, fields, error_line)
+            _mark(directory, number, set(places.tolist()), input, fields, error_line, parts)
         except Damaged as error:
             raise DamagedShards([number]) from error
 
@@ -107,24 +130,32 @@ def _hashes(directory: JobDirectory, number: int) -> np.ndarray:
 
 
 def _mark(
-    directory: JobDirectory, number: int, places: set[int], input: InputFile, fields: Fields, error_line: ErrorLine
+    directory: JobDirectory,
+    number: int,
+    places: set[int],
+    input: Input,
+    fields: Fields,
+    error_line: ErrorLine,
+    parts: Parts,
 ) -> None:
     """Commit a shard with errors for the records at these indices, unless they have errors already."""
-    errors = {error.line: error for error in _errors(directory, number)}
+    errors = {(error.file, error.line): error for error in _errors(directory, number)}
     failed = len(errors)
     with directory.attempt(number) as out:
-        lines = zip_longest(directory.shard(number).lines(input), _output_lines(directory, number))
+        found = parts(b"".join(directory.blocks(number)))
+        lines = zip_longest(directory.shard(number).lines(input.file), found)
         for place, (read, said) in enumerate(lines):
             if read is None or said is None:
                 raise Damaged("its lines are more or fewer than those of the input")
             line, given, _ = read
-            if place in places and line not in errors:
-                errors[line] = repeated_id(line, _id(given, fields))
-                said = error_line(said, errors[line])
+            if place in places and (where := input.file.located(line)) not in errors:
+                row = input.table.row(given) if input.table and isinstance(given, bytes) else given
+                errors[where] = input.located(repeated_id(line, _id(row, fields)))
+                said = error_line(said, errors[where])
             out.write(said)
         if len(errors) > failed:
-            for line in sorted(errors):
-                out.error(errors[line])
+            for where in sorted(errors):
+                out.error(errors[where])
             _commit(directory, out, number)
 
 
@@ -151,8 +182,3 @@ def _commit(directory: JobDirectory, out: Attempt, number: int) -> None:
     out.notes += directory.notes(number)
     out.figures, out.again = record.figures, True
     out.commit(record.records)
-
-
-def _output_lines(directory: JobDirectory, number: int) -> Iterator[bytes]:
-    """The lines of a shard's output, with their line ends."""
-    yield from b"".join(directory.blocks(number)).splitlines(keepends=True)

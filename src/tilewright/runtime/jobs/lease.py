@@ -1,4 +1,5 @@
-"""One run at a time on a job directory: a lock that the kernel releases when its process ends, however it ends."""
+"""Lets only one run at a time work on a job directory, by a file lock. The kernel releases the lock when the process
+ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -41,9 +42,9 @@ class _Taken(ResourceError):
 
 class Lease:
     """`with Lease(directory):` raises ResourceError, naming host and pid, if another run holds the job, and Removed if
-    one has removed the directory. shared: for runs of parts, which may hold it at the same time; that needs locks.
-    On a file system without locks, the content of the file decides. A process of this host is checked; one of another
-    host counts as alive.
+    one has removed the directory. shared: for runs of parts, which may hold it at the same time; that needs locks. On a
+    file system without locks, the file's content decides: it names the holder. A holder on this host counts as alive if
+    its process exists; one on another host always does.
     """
 
     def __init__(self, directory: JobDirectory, *, shared: bool = False) -> None:
@@ -100,7 +101,7 @@ class Lease:
         return True
 
     def _take_without_locks(self) -> None:
-        """Take the lease by a rename over one that nobody holds. Afterwards it must still be ours."""
+        """Replace a lease that nobody holds, by a rename. Then check that no other run replaced it at the same time."""
         holder = holder_of(self._root.read(LEASE, 4096))
         if holder and lives(holder):
             raise self._taken(holder)
@@ -143,14 +144,15 @@ class Lease:
 
 
 def _close_to_readers(fd: int) -> None:
-    """Deny reading to users who may not write: a lock of a reader would hold the job for ever."""
+    """Let only users read the lease who may write it. Otherwise a reader could lock the file and block the job
+    forever."""
     with suppress(OSError):  # it is another user's, who has done so
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         os.fchmod(fd, mode & ~((~mode & 0o222) << 1))
 
 
 def encoded_holder() -> bytes:
-    """This process, as the lease's file says it."""
+    """The text that names this process in the lease's file."""
     return msgspec.json.encode(Holder(os.uname().nodename, os.getpid(), _started(os.getpid()), time.time()))
 
 
@@ -198,7 +200,7 @@ def work_on(directory: JobDirectory) -> tuple[bool | None, Holder | None]:
 
 
 def _is_locked(fd: int) -> bool | None:
-    """True if another process holds a lock on it; None if the file system does not tell."""
+    """True if another process holds a lock on the file; None if the file system cannot tell."""
     until = time.monotonic() + LOOK_SECONDS
     while True:
         try:

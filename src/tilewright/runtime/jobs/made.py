@@ -1,7 +1,7 @@
-"""Decides if a job may replace a file at its output's name: one that it made itself, or with --force.
-
-made.json holds the inodes of those files. The merge notes the inode of the new output before the rename. So a job that
-is killed right after the rename still recognises its output. A copy of a finished job is known by size and sha256.
+"""Decides if a job may replace an existing file at its output's name. It may if the job made that file itself, or with
+--force. made.json holds the inodes of the files that it may replace. The merge notes the inode of the new output before
+the rename. So a job that is killed right after the rename still recognises its output. A copy of a finished job is
+known by size and sha256.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Made(Sealed, frozen=True):
 
 
 def note(directory: JobDirectory, fds: Iterable[int]) -> None:
-    """The job may replace these open files and directories. Raises ResourceError."""
+    """Note that the job may replace these open files and directories. Raises ResourceError."""
     known = _known(directory)
     inodes = tuple(dict.fromkeys((*known, *map(_inode, fds))))[-MOST:]
     if inodes != known:

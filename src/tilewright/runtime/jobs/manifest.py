@@ -1,5 +1,6 @@
-"""The manifest: all that a job's results depend on, and the cut of its input. Two runs of one manifest give the same
-bytes. Every file that a job keeps is sealed: it holds the sha256 of its other fields, which reveals a changed bit.
+"""The manifest: all that a job's results depend on, and the cut of its input. Two runs with the same manifest give the
+same bytes. Every file of a job directory is sealed: it contains the sha256 of its other fields, so a changed bit is
+detected.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def seal(content: S) -> S:
 
 
 def encoded(content: Sealed) -> bytes:
-    """One line of JSON, with one spelling for each content."""
+    """The content as one line of JSON. Equal contents give equal bytes."""
     return msgspec.json.encode(content, order="deterministic") + b"\n"
 
 
@@ -112,11 +113,12 @@ class Manifest(Sealed, frozen=True):
         ]
 
     def flaw(self) -> str:
-        """How the cut contradicts the fingerprint, as after an edit of one of them; "" if it does not. A seal is a
-        checksum, not a signature: an editor of the file can seal it again. This check needs no input. A run also cuts
-        its input again and compares (`JobDirectory.compare`).
+        """Why the cut does not fit the fingerprint, for example because somebody edited one of them; "" if it fits. The
+        seal does not prevent this: it is a checksum, which an editor can compute again. This check does not need the
+        input. A run also divides its input again and compares the cuts (`JobDirectory.compare`).
         """
         cut, size, count = self.cut, self.fingerprint.get("input.bytes"), self.fingerprint.get("count")
+        size = self.fingerprint.get("input.expanded", size)  # of a compressed input
         if (
             isinstance(cut, Lines)
             and isinstance(size, int)
@@ -139,7 +141,7 @@ def _timed(field: str) -> str:
 
 
 def _told(field: str, value: object) -> str:
-    """A value of a fingerprint for a message: a time (ns) as local time, a hash by its first digits."""
+    """A fingerprint's value as a message shows it: a time (ns) as local time, a hash by its first digits."""
     if isinstance(value, str) and field.endswith((SAMPLE, FILES, CTIME)):
         return f"sha256 {value[:12]}"
     return local_time(value) if isinstance(value, int) and _timed(field) else repr(value)[:MOST_TOLD]
@@ -178,7 +180,7 @@ def check_unchanged(manifest: Manifest, fingerprint: dict[str, Value]) -> None:
 
 
 def changed_while_running(what: str) -> InputError:
-    """The error that a file changed after the job began."""
+    """The error for a file that changed after the job began."""
     return InputError(
         f"what the job reads was changed while it ran: {what}",
         remedy="put back what was there and run again; or let whatever writes it finish, and run again with --restart",

@@ -1,11 +1,10 @@
 """Writes large blocks to a file that several processes share: it reserves space, then copies through a memory map.
 
-A write() holds its file's lock while it copies, so that workers that write one output take turns: two of them 0.8 GB/s
-together where each alone has 1.1 (ext4, EPYC Zen 4). Copies into a map do not: 3.3 GB/s by one, 4.5 by two. What is
-reserved cannot run out of space while it is copied, which would be a SIGBUS.
-
-A disk reserves by noting a range; a file system in memory (/dev/shm) takes page for page, 5 GB/s, under that same lock.
-There, space that is AMPLE stands in for the reservation, and each thread takes the pages that it copies to.
+write() holds the file's lock while it copies, so workers that write to one output wait for each other: two of them
+reach 0.8 GB/s together, one alone 1.1 (ext4, EPYC Zen 4). Copying into a map needs no lock: one worker reaches 3.3
+GB/s, two reach 4.5. The space must be reserved first, because a full disk during the copy would cause a SIGBUS. On a
+disk, a reservation only notes a range. On a file system in memory (/dev/shm) it allocates each page under the file's
+lock, at 5 GB/s. There nothing is reserved if AMPLE space is free: each thread allocates the pages that it writes.
 """
 
 from __future__ import annotations

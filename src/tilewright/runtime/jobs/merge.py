@@ -43,13 +43,14 @@ class Verified:
 
     @property
     def exit_code(self) -> int:
-        """1: damaged; 75: the job is to be run again until it is finished."""
+        """0: intact; 1: damaged; 75: not finished, so run the job's command again."""
         return 1 if self.damaged else 0 if self.finished else Interrupted.exit_code
 
 
 def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
-    """Write the output from the shards in order, or let the task do it. Raises DamagedShards, Interrupted, and
-    ResourceError before the first byte if the disk has no space for it. Then an earlier output stays as it was.
+    """Write the output from the shards in order, or let the task do it. Raises DamagedShards and Interrupted. Raises
+    ResourceError before it writes anything if the disk has too little space. After an error an earlier output is
+    unchanged.
     """
     count = directory.manifest.cut.shards
     totals, bad = _totals(directory, count)

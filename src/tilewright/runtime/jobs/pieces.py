@@ -1,10 +1,10 @@
-"""Shards that are written in place: into OUT.job/output, a file or a tree of files. One rename turns it into OUT, so a
-large output is written only once. A shard writes its pieces, each a block of one file, and flushes them. Only then is
-it committed, with their list as its notes. Two attempts at a shard, even at the same time, write the same bytes. The
-merge (placed.py) reads every piece again before the rename.
+"""Writes shards in place, at their final positions in OUT.job/output, which is a file or a directory of files. One
+rename makes it OUT, so a large output is written only once. A shard writes pieces and flushes them; each piece is a
+block of one file. Then the shard is committed, and its notes hold the list of its pieces. Two attempts at a shard, even
+at the same time, write the same bytes. The merge (placed.py) reads every piece again before the rename.
 
 A list begins with TITLE, and each line is: sha256, bytes, first byte, name. The name is "" for the output itself. A
-file of 0 bytes is one that must not be there.
+piece of 0 bytes means that its file must not exist.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ class Tree:
             folder.remove(last)
 
     def get(self, piece: Piece) -> bytes:
-        """The bytes at the place of a piece of at most BLOCK_BYTES; b"" if there are none."""
+        """The bytes that are now at the position of a piece of at most BLOCK_BYTES; b"" if there are none."""
         with suppress(OSError, ResourceError):
             return b"".join(self.blocks(piece))
         return b""
 
     def blocks(self, piece: Piece) -> Iterator[bytes]:
-        """The bytes at the place of a piece, in blocks. Raises OSError and ResourceError, and Damaged for a file of
-        another size, because a piece of a directory is a whole file."""
+        """The bytes that are now at the position of a piece, in blocks. Raises OSError and ResourceError, and Damaged
+        for a file of another size, because a piece of a directory is a whole file."""
         fd = self.open(piece.name, os.O_RDONLY)
         try:
             status = os.fstat(fd)
@@ -128,7 +128,7 @@ class Tree:
         return False
 
     def holds(self, piece: Piece) -> bool:
-        """True if the bytes of the piece are in their place. For an absent piece: true if no file has its name."""
+        """True if the piece's bytes are at its position. For an absent piece: true if no file has its name."""
         if piece.absent:
             return not self.has(piece.name)
         digest, size = hashlib.sha256(), 0

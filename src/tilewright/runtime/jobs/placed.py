@@ -1,7 +1,6 @@
-"""The merge of shards that were written in place (pieces.py): every piece is read again, then one rename.
-
-A piece that differs from the shard's list is searched in OUT. It is there if a finished job's output was damaged
-elsewhere, or if the job ended between the rename and its report. Otherwise the shard counts as damaged.
+"""Merges shards that were written in place (pieces.py): it reads every piece again, then renames the output. If a piece
+differs from the shard's list, it may still be in an existing OUT: if a finished job's output was damaged elsewhere, or
+if the job stopped between the rename and its report. If the piece is not there either, the shard counts as damaged.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ class PlacedFile(_Placed):
             return self._tree.open("", os.O_RDWR | os.O_CREAT)
 
     def begin(self, number: int) -> None:
-        """Raises Damaged where the pieces of this shard are not its part of the file, or one of them is neither in
-        its place nor in the earlier output."""
+        """Raises Damaged if this shard's pieces do not cover exactly its part of the file, or if one of them is neither
+        in the new output nor in the earlier one."""
         pieces, missing = self._pieces(number), 0
         self._check(number, pieces)
         for first in range(0, len(pieces), THREADS):
@@ -106,7 +105,8 @@ class PlacedFile(_Placed):
             raise Damaged(f"its pieces end at byte {at:,} of the output, and not at {end:,}")
 
     def _block(self, piece: Piece) -> bytes | None:
-        """The bytes of a piece, which are then in their place; None if they are not found."""
+        """Find the bytes of a piece, and copy them to its position if needed. Returns them, or None if they are not
+        found."""
         if piece.size > BLOCK_BYTES:
             return None
         self._beat()
@@ -170,7 +170,7 @@ class PlacedTree(_Placed):
             folder.close()
 
     def begin(self, number: int) -> None:
-        """Raises Damaged if a file of this shard is neither in its place nor in the earlier output."""
+        """Raises Damaged if a file of this shard is neither in the new output nor in the earlier one."""
         pieces = self._pieces(number)
         names = [piece.name for piece in pieces]
         if any(piece.offset for piece in pieces):
@@ -217,10 +217,10 @@ class PlacedTree(_Placed):
 
     @property
     def digest(self) -> tuple[int, str]:
-        return _digest_of(self._found)
+        return digest_of_files(self._found)
 
 
-def _digest_of(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
+def digest_of_files(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
     """Bytes and sha256 of a directory with these files, (bytes, sha256) by name, as `merge.digest_of` tells them."""
     folders: dict[str, dict[str, tuple[int, str]]] = {}
     entries = {}
@@ -230,7 +230,7 @@ def _digest_of(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
             folders.setdefault(top, {})[rest] = known
         else:
             entries[name] = known
-    entries |= {name: _digest_of(inside) for name, inside in folders.items()}
+    entries |= {name: digest_of_files(inside) for name, inside in folders.items()}
     digest = hashlib.sha256()
     for name, (size, sha256) in sorted(entries.items()):
         digest.update(f"{name!r} {size} {sha256}\n".encode())
@@ -243,7 +243,7 @@ def is_finished(output: str) -> bool:
 
 
 def room(output: str) -> int:
-    """Bytes that an output may take: the free bytes of its disk and the bytes that its job has already written."""
+    """Bytes that an output may have: the free bytes of its disk plus the bytes that its job has already written."""
     output, done = os.path.realpath(output), 0
     with naming(output, "ask for the space left on its disk"):
         disk = os.statvfs(os.path.dirname(output))

@@ -82,7 +82,7 @@ def read_record(fd: int, path: str, number: int, manifest: Manifest) -> Record:
 
 
 class Attempt:
-    """A shard's output while it is written. It is private and hashed; it appears at `commit` or never."""
+    """The output of a shard while a worker writes it. It is hashed and has a private name; `commit` renames it."""
 
     def __init__(self, directory: JobDirectory, number: int) -> None:
         self.directory, self.number = directory, number
@@ -117,8 +117,8 @@ class Attempt:
         self._errors += msgspec.json.encode(error) + b"\n"
 
     def commit(self, records: int) -> Record:
-        """Complete the shard and flush it to the disk. Raises ResourceError, or InputError if a file that it was made
-        from has changed since the run began. Then there is no shard."""
+        """Complete the shard and flush it to the disk. Raises ResourceError. Raises InputError if one of its input
+        files has changed since the run began. After an error the shard does not exist."""
         directory = self.directory
         directory.began.check()
         if self._errors:
@@ -143,7 +143,8 @@ class Attempt:
         )
         self._draft.write(self.notes)
         self._draft.write(record.trailer)
-        self._draft.commit(sync_names=directory.sync_names() or self.again)
+        commit = self._draft.commit_unless_there if directory.joined else self._draft.commit
+        commit(sync_names=directory.sync_names() or self.again)
         if self._errors and self.again:
             directory.errors.move(name, directory.errors, error_name(self.number))
         return record

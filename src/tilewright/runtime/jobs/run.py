@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from typing import Any
 
 import msgspec
 
@@ -23,10 +24,11 @@ from tilewright.runtime.jobs.finished import Report, save_report
 from tilewright.runtime.jobs.lease import Lease
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards, Manifest, check_unchanged
 from tilewright.runtime.jobs.merge import check, merge
+from tilewright.runtime.jobs.metrics import metrics_of
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import note_end
 from tilewright.runtime.jobs.stop import Stop, stopping
-from tilewright.runtime.jobs.task import DOUBTED, Assembling, Engine, Job, Reading, Settling, Task, Watch
+from tilewright.runtime.jobs.task import DOUBTED, OTHERS, Assembling, Engine, Job, Reading, Settling, Task, Watch
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
@@ -49,9 +51,14 @@ def run(
 
 
 def run_within(
-    task: Task, output: str, engine: Engine, settings: Settings | None = None, watch: Watch | None = None
+    task: Task,
+    output: str,
+    engine: Engine,
+    settings: Settings | None = None,
+    watch: Watch | None = None,
+    request: bytes = b"",
 ) -> Report:
-    """`run` for an engine whose `with` block the caller is in."""
+    """`run` for an engine whose `with` block the caller is in. request: the job as workers that join it read it."""
     settings = settings or Settings()
     if not engine.lead:
         return engine.follow(task, output, settings)
@@ -66,10 +73,12 @@ def run_within(
         began.check_before(settings.since)
         began.check()
         check_part(settings)
+        check_retry(settings)
         with (
             _held(output, shared=settings.part is not None) as directory,
             nullcontext() if settings.part else _leaving_nothing(directory),
-            _telling(work := _Run(task, directory, engine, settings, stop, watch or Watch())),
+            metrics_of(directory, settings, watch or Watch()) as watching,
+            _telling(work := _Run(task, directory, engine, settings, stop, watching)),
         ):
             earlier = work.earlier
             earlier.settle(shared=settings.part is not None)
@@ -77,13 +86,15 @@ def run_within(
             made.check_replaceable(directory, outputs, keep_others=settings.keep_others, beat=stop.check)
             with earlier.kept(put_back=engine.ends_workers) if settings.restart else nullcontext():
                 work.is_settled = True
+                work.request = request
                 report = _worked(work, manifest, began)
     engine.tell(report)
     return report
 
 
 def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
-    """Begin or resume the job in a directory whose lease is held, until the part or the whole is done."""
+    """Begin or resume the job in a directory whose lease this run holds. Returns when the part, or the whole job, is
+    finished."""
     task, directory, settings = work.task, work.directory, work.settings
     files = task.files() if isinstance(task, Reading) else {}
     touched = directory.begin(manifest, task.cut)
@@ -105,8 +116,8 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
 
 @contextmanager
 def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
-    """The job's directory with its lease. It is made again if another run, which had nothing to keep, removes it
-    meanwhile."""
+    """The job's directory with its lease. If another run removes the directory meanwhile, because it had nothing to
+    save, it is made again."""
     for left in reversed(range(REMOVED)):
         with ExitStack() as stack:
             try:
@@ -144,9 +155,24 @@ def check_part(settings: Settings) -> None:
         )
 
 
+def check_retry(settings: Settings) -> None:
+    """Raises UsageError for an engine that cannot try failed records again, and for contradicting options."""
+    if not settings.retry_failed:
+        return
+    if settings.restart or settings.part is not None:
+        other = "--restart computes" if settings.restart else "--part computes"
+        raise UsageError(f"--retry-failed computes some shards again, and {other} others", remedy="give one of them")
+    if not settings.is_supervised:  # a rank's death ends an MPI job; inline, the record would end the whole job
+        engine = settings.engine or "inline"
+        raise UsageError(
+            f"engine is {engine!r}; --retry-failed needs an engine that replaces the workers which a record ends",
+            remedy="give --engine local or --engine ray",
+        )
+
+
 @contextmanager
 def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
-    """If the job ends before its first shard, for a reason that the user is told, its directory is removed."""
+    """Within the block, an error that is reported to the user before the first shard removes the job's directory."""
     try:
         yield
     except TilewrightError as error:
@@ -158,7 +184,7 @@ def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
 
 @contextmanager
 def _telling(work: _Run) -> Iterator[None]:
-    """Adds to an interruption's message what the job has saved."""
+    """Within the block, the message of Interrupted also says what the job has saved."""
     try:
         yield
     except Interrupted as error:
@@ -186,7 +212,7 @@ def _kept(work: _Run) -> str:
 
 
 class _Run:
-    """is_settled: files of earlier runs are cleaned up, and an output of others was refused; the shards come next."""
+    """is_settled: files of earlier runs have been cleaned up, and the output may be replaced. Next the shards run."""
 
     def __init__(
         self, task: Task, directory: JobDirectory, engine: Engine, settings: Settings, stop: Stop, watch: Watch
@@ -197,13 +223,17 @@ class _Run:
         self.records = self.errors = self.computed = 0
         self.todo: list[int] = []
         self.seconds: dict[str, float] = {}
-        self.facts: dict[str, object] = {}
+        self.facts: dict[str, Any] = {}
         self.claims: Claims | None = None
+        self.request = b""
         self.began: Manifest  # with the files as this run found them
         self.start = time.perf_counter()
 
     def until_whole(self) -> Report:
         self.watch.begin(self.directory.manifest.cut)
+        if self.settings.retry_failed and next(self.directory.committed(), None) is None:
+            why = "no shard of this job is computed yet, so no record has failed"
+            raise UsageError(why, path=self.directory.path, remedy="leave out --retry-failed")
         finished = self.finished()
         if finished:
             return finished
@@ -272,11 +302,12 @@ class _Run:
         found = check(self.directory, self.stop.check)
         others = [*map(spelled, self.task.outputs()[1:])] if isinstance(self.task, Assembling) else []
         if found.intact and [*(report := self.directory.sealed(REPORT, Report)).others] == others:
-            if report.figures.get(DOUBTED) and self.engine.watches:
+            doubted = report.figures.get(DOUBTED) and self.engine.watches
+            if doubted or (report.errors and self.settings.retry_failed):
                 return None  # the report and the output stay until those of this run replace them
             self.count(report.records, report.errors)
             facts = {
-                name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size")
+                name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size", OTHERS)
             } | self.facts
             return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # no merge, for one
         for number in found.bad_shards:
@@ -285,13 +316,14 @@ class _Run:
         return None
 
     def count_committed(self, watch: Watch, *, again: bool = False) -> None:
-        """again: shards with doubted records of an earlier run, which run again. Until then they stay."""
+        """again: shards with records that are tried again run again: doubted ones, or all that failed. Until then they
+        stay."""
         begin = time.perf_counter()
         self.todo = self.directory.missing()
         self.records = self.errors = 0
         for number in self.directory.committed():
             record = self.directory.record(number)
-            if record and again and record.figures.get(DOUBTED) and self.engine.watches:
+            if record and again and self.is_retried(record):
                 self.todo.append(number)
             elif record:
                 watch.committed(record, None)
@@ -299,11 +331,20 @@ class _Run:
         self.todo.sort()
         self.phase("plan", begin)
 
+    def is_retried(self, record: Record) -> bool:
+        """True if this shard of an earlier run has failed records that this run tries again."""
+        if self.settings.retry_failed:
+            return record.errors > 0
+        return bool(record.figures.get(DOUBTED)) and self.engine.watches
+
     def compute(self) -> None:
         begin = time.perf_counter()
         self.directory.forget_lines()  # before workers and `settle` use them
         if self.todo:
-            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, self.watch.at_work)
+            self.directory.note_request(self.request)
+            watch = self.watch
+            job = Job(self.task, self.directory, self.settings, self.stop, self.todo, self.done, watch.at_work,
+                      watch.waiting, other=self.other)  # fmt: skip
             if self.claims:
                 job.claim = self.claims.take
             self.engine.run(job)
@@ -323,6 +364,12 @@ class _Run:
             self.claims.release(record.shard)
         self.earlier.forget()
         self.watch.committed(record, worker)
+        self.count(record.records, record.errors)
+
+    def other(self, record: Record) -> None:
+        self.facts[OTHERS] = self.facts.get(OTHERS, 0) + 1
+        self.earlier.forget()
+        self.watch.committed(record, None)
         self.count(record.records, record.errors)
 
     def count(self, records: int, errors: int) -> None:

@@ -13,19 +13,20 @@ from tilewright.switches import Without
 class Settings:
     """The options of every verb. Only device, dtype, rungs and without can change results.
 
-    device: "cpu", "cuda" or "auto". dtype: accuracy class; None: float32, for `convolve` as the input needs. threads:
-    of CPU kernels; None: one per core. rungs: the kernel that is forced, by operation or by layer ("matmul@2").
-    without: optimisations that are switched off, of `switches.OPTIMISATIONS`. batch_size: records per call of the
-    model; None: the verb's own.
-    engine: of `start.ENGINES`; None: inline for one worker, local for several. workers: processes; None: one, with
-    engine "local" one per GPU. shard_size: records or bytes per shard of a new job, as the input is cut; None: the
-    verb's own. max_errors: records that may fail, None: any number. restart: throw away what was done. grace: seconds
-    from a signal to the end. watchdog: seconds without a sign of life after which a worker is replaced. trace: where to
-    write a Chrome trace. part: (k, n), only every n-th shard from k on, and no output: for n processes that share a job
-    without knowing of each other; the output is made by a run of all. helps: a part then also runs shards of other
-    parts that no process runs. keep_others: refuse to replace a file at the output's name that this job has not
-    made. json: a verb with --json, whose stdout gets an error as JSON where native code ends the process. since:
-    when the command began (ns since 1970); what the job reads must be older, as it was read before the job began.
+    device: "cpu", "cuda" or "auto". dtype: accuracy class; None: float32, or for `convolve` the dtype that suits the
+    input. threads: of CPU kernels; None: one per core. rungs: the forced kernel of each operation or layer
+    ("matmul@2"). without: the optimisations of `switches.OPTIMISATIONS` that are switched off. batch_size: records per
+    call of the model; None: the verb's default. engine: one of `start.ENGINES`; None: inline for one worker, local for
+    several. workers: processes; None: one, with engine "local" one per GPU. shard_size: records or bytes per shard of a
+    new job, depending on the input's format; None: the verb's default. max_errors: records that may fail; None: any
+    number. restart: discard earlier shards. grace: seconds that a job has to stop after a signal. watchdog: seconds
+    without a sign of life after which a worker is replaced. trace: where to write a Chrome trace. part: (k, n): run
+    only every n-th shard from k on, and write no output. So n processes share a job without communicating; a later run
+    without `part` writes the output. helps: a part also runs shards of other parts that no process runs. keep_others:
+    refuse to replace a file at the output's name that this job has not made. shared_files: with MPI, whether
+    all nodes see the job's files: "yes", "no" (only rank 0's does) or "auto" (found out). json: with --json, an error
+    is also written to stdout as JSON, even if native code stops the process. since: when the command began (ns since
+    1970). A file that was changed later is refused, because parts of it may have been read before the job began.
     """
 
     device: str = "cpu"
@@ -39,12 +40,14 @@ class Settings:
     shard_size: int | None = None
     max_errors: int | None = None
     restart: bool = False
+    retry_failed: bool = False
     grace: float = 20  # batch systems kill 30 s after they have asked
     watchdog: float = 600  # seconds: many times a batch of the largest model
     trace: str | None = None
     part: tuple[int, int] | None = None
     helps: bool = False
     keep_others: bool = False
+    shared_files: str = "auto"
     json: bool = False
     since: int | None = None
 
@@ -60,5 +63,5 @@ class Settings:
 
     @property
     def is_supervised(self) -> bool:
-        """True if a process that computes nothing hands out the shards."""
+        """True if a separate process, which computes nothing, hands out the shards."""
         return not self.is_inline and self.engine != "mpi"

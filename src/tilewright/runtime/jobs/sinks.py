@@ -1,5 +1,5 @@
-"""Consumers of a job's shards for outputs that are not the joined shards. The shards are encoded here, or were written
-in place (pieces.py)."""
+"""Consumers of a job's shards, for outputs that are more than the joined shards. They encode the shards, or rename what
+was written in place (pieces.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Beat = Callable[[], object]
 
 
 class Sink(Protocol):
-    """Takes shards in order. It is a context: the output appears at its end, if there was no error."""
+    """Receives the shards in order. It is a context manager: the output appears at its end, if there was no error."""
 
     def __enter__(self) -> Self: ...
 
@@ -157,7 +157,7 @@ class HashedFile(AtomicFile):
         self._hashed = self._pool.submit(self.digest.update, b"")
 
     def write(self, data: Buffer) -> None:
-        """As AtomicFile's."""
+        """See AtomicFile."""
         self._hashed.result()
         self._hashed = self._pool.submit(self.digest.update, data)
         try:
@@ -167,6 +167,6 @@ class HashedFile(AtomicFile):
                 self._hashed.result()
 
     def discard(self) -> None:
-        """As AtomicFile's, which calls it at every end."""
+        """See AtomicFile, which calls it at the end, also after success."""
         self._pool.shutdown()
         super().discard()

@@ -28,9 +28,9 @@ class Status:
     """The progress of a job. state: "running", "perhaps running" (see holder), "stopped", "finished", or "damaged": a
     finished job whose files are partly missing. shards, done: all, and committed. records, errors: of the committed
     shards. rate: records per second in the last shards; seconds_left: at that rate, None if unknown. holder: the run
-    that works on it; None if there is none or it cannot be read. On a file system without locks nothing is known of
-    another host. gone: missing parts of a finished job. too_many: why --max-errors stopped the job, else None. workers:
-    where each ran and what it committed, over all runs; empty for a job in one process.
+    that works on it; None if there is none or it cannot be read. On a file system without locks, a run on another host
+    cannot be detected. gone: missing parts of a finished job. too_many: why --max-errors stopped the job, else None.
+    workers: where each ran and what it committed, over all runs; empty for a job in one process.
     """
 
     state: str

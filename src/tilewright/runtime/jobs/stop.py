@@ -1,4 +1,4 @@
-"""Signals that a job survives: the first one asks it to stop in order, a second SIGINT ends it at once."""
+"""Handles signals to a job. The first signal asks the job to stop in order; a second SIGINT stops it at once."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ class Stop:
 
     @contextmanager
     def in_time(self, grace: float) -> Iterator[None]:
-        """For work in the main thread that rarely calls `check`: Interrupted is raised at the end of the grace time by
-        itself. An exception in a callback of foreign code (LLVM's) is lost, so it is raised again a second later.
+        """For work in the main thread that rarely calls `check`: within the block, a timer raises Interrupted at the
+        end of the grace time. If foreign code such as LLVM's loses the exception, the timer raises it again a second
+        later.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -18,9 +18,11 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a shard's figure: the number of its errors that are due to workers killed from outside
+OTHERS = "others"  # fact: the number of shards that workers which joined the job have made during the run
 FIRST = "first."  # figures of a shard that are the number of a record begin with it
 OPENINGS = 3  # attempts of a worker to open its inputs: files beside a model may change now and then, but not each time
 WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
+J = TypeVar("J", bound=Any)  # a verb's job
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -62,7 +64,7 @@ class Beat(Protocol):
     def __call__(self, done: int = 0, share: float | None = None) -> None: ...
 
     def at(self, record: int) -> None:
-        """This record comes next and alone: if the worker ends now, it is to blame."""
+        """This record runs next, alone. If the worker dies now, the record is blamed."""
 
 
 class Worker(Protocol):
@@ -128,11 +130,11 @@ class Reading(Protocol):
 
 @runtime_checkable
 class Settling(Protocol):
-    """A task whose output for a record may depend on earlier shards."""
+    """A task in which the output for a record may depend on earlier shards."""
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
-        """Called when all shards exist: commits the shards again whose output must change. Shards that it has settled
-        before stay as they are. Raises DamagedShards or Interrupted."""
+        """Called when all shards exist. It commits those shards again whose output must change, except the ones that it
+        has changed before. Raises DamagedShards or Interrupted."""
 
 
 @runtime_checkable
@@ -146,7 +148,7 @@ class Assembling(Protocol):
         """Raises ResourceError if one of them cannot be written."""
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-        """Write each of them completely or not at all; return (bytes, sha256) of each. Raises DamagedShards or
+        """Write each output completely or not at all. Returns (bytes, sha256) of each. Raises DamagedShards or
         Interrupted."""
 
 
@@ -162,17 +164,38 @@ class Watch:
     def at_work(self, worker: int, done: int, share: float | None = None) -> None:
         """A worker gave a sign of life. done, share: see `Beat`."""
 
+    def waiting(self, why: str) -> None:
+        """No worker runs. why: a sentence for people, without a full stop."""
+
 
 def always(shard: int) -> bool:
     """The claim of a process that shares its shards with no other."""
     return True
 
 
+class Source(Protocol):
+    """Hands out the shards of a job that other processes work on, too."""
+
+    @property
+    def over(self) -> bool:
+        """True if no shard is left, neither for this process nor at work elsewhere."""
+
+    def next(self) -> int | None:
+        """A shard that nobody else has; None if there is none at present. Raises ResourceError, and InternalError for a
+        shard that ended too many processes."""
+
+    def drop(self, number: int) -> None:
+        """This process does not run the shard any more, because it ended its workers."""
+
+
 @dataclass
 class Job:
     """The input of an engine. It runs `todo`, and calls `done` with each shard's record and worker. at_work: takes a
-    worker's number and the arguments of its `Beat`. stop: the engine must check it often. claim: called just before a
-    shard runs; False: the shard is left out, because another process runs or has committed it.
+    worker's number and the arguments of its `Beat`. waiting: takes a sentence that says why no worker runs. stop: the
+    engine must check it often. claim: called just before a shard runs; False: the shard is left out, because another
+    process runs or has committed it. other: takes the record of a shard that another process has committed. source: if
+    others work on the job, hands out the shards of `todo`. join: takes a function that names the shards at work and
+    those that wait; returns a source for the latter once others have joined.
     """
 
     task: Task
@@ -182,16 +205,22 @@ class Job:
     todo: list[int]
     done: Callable[[Record, int], None]
     at_work: Callable[..., None]
+    waiting: Callable[[str], None] = Watch().waiting
     facts: dict[str, Any] = field(default_factory=dict)  # the engine's part of the report
     claim: Callable[[int], bool] = always
+    other: Callable[[Record], None] = lambda record: None
+    source: Source | None = None
+    join: Callable[[Callable[[], tuple[list[int], list[int]]]], Source | None] = lambda shards: None
 
 
 class Engine:
     """Runs shards; the whole job is inside its `with` block. lead: this process plans, merges and reports; other ranks
-    of MPI follow it. ends_workers: if `run` raises, no worker runs any more. watches: the job survives the death of a
-    worker, so doubted records may run again."""
+    of MPI follow it. ends_workers: when `run` raises, it has stopped all workers. watches: the job survives the death
+    of a worker, so doubted records may run again. joinable: processes that it has not started may work on the job,
+    too."""
 
     lead = True
+    joinable = False
     ends_workers = True
     watches = True
 
@@ -200,6 +229,14 @@ class Engine:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """The base class has nothing to close."""
+
+    def share(self, job: J, shared: str) -> J:
+        """The verb's job as this process runs it, before it is checked. shared: `Settings.shared_files`."""
+        return job
+
+    def notices(self) -> list[str]:
+        """What the user is told of the workers before the work."""
+        return []
 
     def run(self, job: Job) -> None:
         """Run until all of `job.todo` is committed. Raises Interrupted if `job.stop` asks for it, or an error."""

@@ -1,6 +1,6 @@
 """--trace: a Chrome trace of all workers (for chrome://tracing and ui.perfetto.dev). A worker is a process of the
 trace, and each of ROWS is one of its rows. Each worker writes its own file in the job's logs/, one line per event. The
-run joins them at its end, however it ends. Without --trace, a span only checks one variable.
+run joins these files at its end, also after an error. Without --trace, a span only checks one variable.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def span(row: str, name: str = "") -> AbstractContextManager[None]:
 
 
 def device_span(row: str, name: str = "") -> AbstractContextManager[None]:
-    """The same for the block's work on torch's current CUDA stream, measured on the GPU, which may run later. Not for a
-    block that is captured as a CUDA graph, but for its replay.
+    """As `span`, for the block's work on torch's current CUDA stream. The GPU measures the times, because it may run
+    the work later. Use it around the replay of a CUDA graph, not around its capture.
     """
     return OFF if _recorder is None else _recorder.device_span(row, name or row)
 

@@ -1,6 +1,6 @@
 """Checks that a run's inputs have not changed since it began: when a worker has opened them and before each commit. A
-user can reset the mtime but not the ctime. So an edit that is undone before the check is detected as well. chmod and
-hard links change the ctime, too: they end the run, and the next one compares the content (contents.py).
+user can reset the mtime of a file but not its ctime. So even an edit that is undone before the check is detected. chmod
+and hard links change the ctime too: they stop the run, and the next run compares the content (contents.py).
 
 For a directory of many files, a Zarr array, one walk at the start notes the newest ctime per device. A file that is
 read later and has no newer ctime is unchanged. The reader checks that for each file and for the directories above it,
@@ -153,7 +153,8 @@ def _link(name: str, target: os.stat_result) -> int:
 class AsBegun:
     """The inputs of a run. files: (path, identity) by name in the fingerprint; the identity is None for a missing file.
     trees: directories of many files, by name. host: where these were found. A shard is committed only if all inputs are
-    unchanged. It outlives the run: a file that is restored later would vouch for results of other content.
+    unchanged. Shards are used by later runs, which could not detect that a file had other content when the shard was
+    computed.
     """
 
     files: dict[str, tuple[str, Identity | None]] = field(default_factory=dict)

@@ -1,10 +1,9 @@
-"""A SIGBUS in a mapped file ends the process with a paragraph and an exit code, not without a word.
-
-Another program may cut a file short while it is mapped: a page after the file's new end is then a SIGBUS. The action
-for the signal is native code. It searches the table of maps, which Python has filled before, and calls write() and
-_exit(). An action in Python would need Python's lock on a thread that has given it away, or that never had it, and
-would wait for ever where the lock's holder waits for that thread. It would also run Python in the middle of any
-function of C. Any other SIGBUS goes to the action that was there before.
+"""Explains a SIGBUS in a mapped file: the process prints a message and exits with a code. Such a signal comes if
+another program truncates a file while it is mapped, and this process then reads a page after the new end. The signal
+handler is native code. It searches a table of maps, which Python has filled before, and calls write() and _exit(). A
+handler in Python would need Python's lock. A kernel's thread does not hold the lock, and waiting for it could take
+forever, because the thread with the lock may be waiting for this one. Python code could also not run safely in the
+middle of a C function. Any other SIGBUS goes to the handler that was set before.
 """
 
 from __future__ import annotations
@@ -138,7 +137,8 @@ def explained(*, json: bool = False) -> Iterator[None]:
 
 @functools.cache
 def _compiled() -> tuple[SigAction, SigAction, object]:
-    """(the action, an empty struct for the one before, what keeps the code in memory); some 6 ms."""
+    """(the handler's struct, an empty struct for the previous handler, the object that keeps the code in memory).
+    Compiling it takes about 6 ms."""
     from llvmlite import binding
 
     binding.initialize_native_target()

@@ -16,7 +16,7 @@ _asked: set[str] = set()  # signals that a job has heard
 
 
 def prepare() -> None:
-    """Give closed standard streams a descriptor, and signals before or after a job an exit code."""
+    """Open the standard streams that are closed, and set an exit code for signals that come before or after a job."""
     hold_streams()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*SIGNALS, signal.SIGINT))  # the parent process may have blocked them
     for number in SIGNALS:

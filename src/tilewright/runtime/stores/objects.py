@@ -22,11 +22,12 @@ CREDENTIALS = "set the credentials of the store in the environment, and check th
 
 class Stat(NamedTuple):
     """size: bytes. tag: the ETag, or the version where a store has no ETags. modified: by the store's clock, seconds
-    since 1970."""
+    since 1970. version: where a store numbers the versions of an object; Google's compares these."""
 
     size: int
     tag: str
     modified: float
+    version: str | None = None
 
 
 @cache
@@ -117,19 +118,27 @@ class Objects:
         except FileNotFoundError:
             return None
 
-    def put(self, name: str, data: bytes, *, absent: bool = False, match: str | None = None) -> str | None:
-        """Writes an object and returns its tag. absent: only if it is not there. match: only over the version with this
-        tag. None: the condition does not hold."""
+    def put(self, name: str, data: bytes, *, absent: bool = False, match: Stat | None = None) -> str | None:
+        """Writes an object and returns its tag. absent: only if it is not there. match: only over this version of it.
+        None: the condition does not hold."""
         kinds = obstore().exceptions
-        mode: Any = "create" if absent else {"e_tag": match} if match is not None else "overwrite"
+        over: Any = "overwrite"
+        if match:
+            over = {"e_tag": match.tag} | ({"version": match.version} if match.version else {})
+        mode: Any = "create" if absent else over
         try:
             with naming_store(self.where(name)):
                 return obstore().put(self._store, self._path(name), data, mode=mode)["e_tag"] or ""
         except (FileNotFoundError, kinds.AlreadyExistsError, kinds.PreconditionError):
             return None
 
-    def upload(self, name: str, path: str) -> str:
-        """Copies a local file, in parts if it is large; the object appears complete or not at all. Returns its tag."""
+    def upload(self, name: str, path: str, *, keep: bool = False) -> str:
+        """Copies a local file, in parts if it is large; the object appears complete or not at all. Returns its tag.
+        keep: an object that is there stays; its tag is not known."""
+        if keep and os.path.getsize(path) <= PART_BYTES:
+            return self.put(name, Path(path).read_bytes(), absent=True) or ""
+        if keep and self.stat(name):
+            return ""
         with naming(path, "read"), naming_store(self.where(name)):
             size = os.path.getsize(path)
             if size <= PART_BYTES:
@@ -170,4 +179,4 @@ class Objects:
 
 def _stat(meta: Any) -> Stat:
     modified: datetime = meta["last_modified"]
-    return Stat(meta["size"], meta["e_tag"] or meta["version"] or "", modified.timestamp())
+    return Stat(meta["size"], meta["e_tag"] or meta["version"] or "", modified.timestamp(), meta["version"])

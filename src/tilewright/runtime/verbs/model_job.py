@@ -7,19 +7,23 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 from tilewright.errors import UsageError
+from tilewright.formats.expanded import Source
 from tilewright.formats.files import same_file, spelled
+from tilewright.formats.inputs import open_text
+from tilewright.formats.many_files import FileList, is_many, list_files
 from tilewright.formats.models import CONFIG, GENERATION, table_path
-from tilewright.formats.names import check_records_name
+from tilewright.formats.names import check_records_name, kind_of_records, plain_name
 from tilewright.formats.parquet import check_installed
-from tilewright.formats.record_fields import RecordFields
+from tilewright.formats.record_fields import PLAIN, RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
+from tilewright.formats.tokenizer_older import OLDER_FILES
 from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
 from tilewright.runtime.fingerprint import as_called, fingerprint
 from tilewright.runtime.jobs.manifest import Value, file_identity
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.load import MERGES, TOKENIZER, VOCAB
+from tilewright.runtime.load import TOKENIZER
 
-WITH_FIELDS = (".jsonl", ".parquet")  # inputs whose records have named fields
+WITH_FIELDS = (".jsonl", ".csv", ".tsv", ".parquet")  # inputs whose records have named fields
 KEEPING = (".jsonl", ".parquet")  # outputs whose records have
 
 
@@ -71,7 +75,8 @@ class ModelJob:
         return fields
 
     def check_output(self) -> None:
-        """Raises UsageError if the output is the input, the answers or a file of the model, there or not yet."""
+        """Raises UsageError if the output's path is that of the input, of the answers or of a file of the model, even
+        of a file that does not exist yet."""
         read = {"input": self.input, "answers": self.answers, "model": self.model}
         read |= {f"model's {os.path.basename(path)}": path for path in model_files(self.model)}
         for name, path in read.items():
@@ -81,7 +86,109 @@ class ModelJob:
 
 
 @dataclass
-class RecordsJob(ModelJob):
+class TextJob(ModelJob):
+    """A job on records, of one file or of many. per_input: of an output that is a folder, one file per input file
+    instead of one per shard. source: what `list_input` and `measure` have found."""
+
+    FOLDERS: ClassVar[bool] = False  # the output may be a folder of files
+
+    per_input: bool = field(default=False, kw_only=True)
+    source: Source | FileList | None = field(default=None, kw_only=True, repr=False, compare=False)
+
+    def list_input(self) -> None:
+        """List the files of an input of many. Raises InputError, UsageError."""
+        if self.input and self.source is None and is_many(self.input):
+            self.source = list_files(self.input)
+
+    def measure(self) -> None:
+        """Expand compressed inputs once, which checks all of them. Raises InputError."""
+        if isinstance(self.source, FileList):
+            self.source = self.source.measured()
+        elif self.input and self.source is None and plain_name(self.input) != self.input:
+            with open_text(self.input, "input") as file:
+                self.source = Source(self.input, file.size)
+
+    @property
+    def fields(self) -> RecordFields:
+        """The fields that the user names; a verb without the options has none."""
+        return PLAIN
+
+    @property
+    def text(self) -> str | Source | FileList:
+        """The input, for its readers."""
+        return self.source or self.input or ""
+
+    @property
+    def is_folder(self) -> bool:
+        """True if the output is a folder of files: its name ends with a slash."""
+        return self.output.endswith("/")
+
+    @property
+    def form(self) -> str:
+        """What the output holds: ".jsonl", ".txt", ".parquet" or ".bin". The name of a folder may say it, too."""
+        name = self.output.rstrip("/")
+        found = next((form for form in (".jsonl", ".txt", ".parquet") if name.endswith(form)), "")
+        return found or (".jsonl" if self.is_folder else ".bin")
+
+    def output_names(self) -> dict[str, str]:
+        """With per_input, the name of the output of each input file. Raises UsageError where two have one name."""
+        files = [file.name for file in self.source.files] if isinstance(self.source, FileList) else []
+        files = files or [os.path.basename(self.input or "")]
+        found: dict[str, str] = {}
+        for name in files:
+            shown = os.path.splitext(plain_name(name))[0] + self.form
+            if "/" in shown:
+                raise UsageError(f"--per-input: {name} is in a directory of its own; files of one directory are wanted",
+                                 remedy="give a pattern, as in 'data/*.jsonl'")  # fmt: skip
+            if shown in found.values():
+                raise UsageError(f"--per-input: two inputs have the output {shown}",
+                                 remedy="rename one of them, or leave out --per-input")  # fmt: skip
+            found[name] = shown
+        return found
+
+    @property
+    def kind(self) -> str:
+        """What the input is, by its name: ".jsonl", ".csv", ".tsv", ".txt", ".parquet" or ".bin"."""
+        return kind_of_records(self.source or self.input or "")
+
+    def fingerprint(self, verb: str) -> dict[str, Value]:
+        """Also what is read of the input, if its name says more than the file's bytes."""
+        named: dict[str, Value] = {"input.kind": self.kind} if self.kind in (".csv", ".tsv") else {}
+        if self.per_input:
+            named["per_input"] = True
+        if isinstance(self.source, FileList):
+            self.source.check()
+            named = {**self.source.fields(), **named}
+        elif self.source:
+            named["input.expanded"] = self.source.expanded
+        return super().fingerprint(verb) | named
+
+    def files(self) -> dict[str, str]:
+        """Of many files the list has the identities."""
+        found = super().files()
+        if isinstance(self.source, FileList):
+            del found["input"]
+        return found
+
+    def check_output(self) -> None:
+        """Also of many files: the output, and what a job keeps beside it, must not be among them."""
+        super().check_output()
+        if not isinstance(self.source, FileList):
+            return
+        output = os.path.realpath(self.output)
+        for file in self.source.files:
+            path = os.path.realpath(file.path)
+            if path == output or path.startswith(f"{output}{os.sep}"):
+                raise UsageError("the output would overwrite an input", path=file.path,
+                                 remedy="choose another output")  # fmt: skip
+        folder = os.path.realpath(self.source.path)
+        if os.path.isdir(self.source.path) and output.startswith(f"{folder}{os.sep}"):
+            raise UsageError("the output is inside the input, and would be an input of the next run", path=self.output,
+                             remedy="choose an output outside, or give a pattern as the input")  # fmt: skip
+
+
+@dataclass
+class RecordsJob(TextJob):
     """The options that verbs on records share.
 
     content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
@@ -110,12 +217,12 @@ class RecordsJob(ModelJob):
         """Raises UsageError for named fields that the input cannot have, or the output cannot hold."""
         given = (self.FIELD_OPTION, self.content_field), ("--keep", ",".join(name for name, _ in self.keep) or None)
         for option, value in given:
-            if value is not None and not (self.input or "").endswith(WITH_FIELDS):
+            if value is not None and self.kind not in WITH_FIELDS:
                 raise UsageError(f"{option} names {value!r}, and the input has no fields", path=self.input,
-                                 remedy=f"give {' or '.join(WITH_FIELDS)}, or leave out {option}")  # fmt: skip
+                                 remedy=f"give {', '.join(WITH_FIELDS)}, or leave out {option}")  # fmt: skip
         if self.content_field in ("", "id"):
             raise UsageError(f"{self.FIELD_OPTION} is {self.content_field!r}; a field besides the id is wanted")
-        if self.keep and not self.output.endswith(KEEPING):
+        if self.keep and self.form not in KEEPING:
             raise UsageError("--keep needs an output with fields", path=self.output,
                              remedy=f"name it {' or '.join(KEEPING)}, or leave out --keep")  # fmt: skip
         shown = [name for _, name in self.keep]
@@ -128,17 +235,39 @@ class RecordsJob(ModelJob):
                 raise UsageError(f"--keep has the field {told!r}; {rule}", remedy="rename one, as in --keep meta=tags")
 
 
-def check_records(job: RecordsJob) -> None:
-    """`check_output` of a job on records, which are text, or numbers in .bin files. Also raises UsageError for a file
-    name that does not say what it holds, and ResourceError for Parquet where PyArrow is not installed."""
+def check_records(job: TextJob) -> None:
+    """`check_output` for a job on records (text, or numbers in .bin files). Also raises UsageError for a file name
+    without a known suffix, and ResourceError for Parquet if PyArrow is not installed."""
+    job.list_input()
     job.check_output()
-    job.check_fields()
+    if isinstance(job, RecordsJob):
+        job.check_fields()
     check_records_name(job.input or "", "input")
-    check_records_name(job.output, "output")
+    if job.is_folder:
+        _check_folder(job)
+    else:
+        check_records_name(job.output, "output")
+        if job.per_input:
+            raise UsageError("--per-input needs an output that is a folder", path=job.output,
+                             remedy="end its name with a slash, as in -o out/")  # fmt: skip
     if job.answers:
         check_records_name(job.answers, "answers", (".bin",) if job.output.endswith(".bin") else (".jsonl",))
-    if job.output.endswith(".parquet"):
+    if job.form == ".parquet":
         check_installed(job.output)
+
+
+def _check_folder(job: TextJob) -> None:
+    """Raises UsageError for what a folder of files cannot have."""
+    if not job.FOLDERS:
+        raise UsageError("the output of this verb is one file, and the name is that of a folder", path=job.output,
+                         remedy="give the name of a file")  # fmt: skip
+    if job.kind == ".bin":
+        raise UsageError("a binary input has one output, and the output is a folder", path=job.output,
+                         remedy="name the output .bin")  # fmt: skip
+    if job.answers:
+        raise UsageError("a folder cannot be compared with answers", path=job.output, remedy="write one .jsonl file")
+    if job.per_input:
+        job.output_names()
 
 
 def model_files(path: str) -> list[str]:
@@ -146,6 +275,6 @@ def model_files(path: str) -> list[str]:
     if not os.path.isdir(path):
         return [table_path(path)]
     weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]
-    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else (VOCAB, MERGES)
+    older = () if os.path.isfile(os.path.join(path, TOKENIZER)) else OLDER_FILES
     names = dict.fromkeys((CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, *older, WEIGHTS, INDEX, *weights))
     return [*(os.path.join(path, name) for name in names), table_path(path)]

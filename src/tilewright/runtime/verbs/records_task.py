@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
@@ -10,29 +11,38 @@ from typing import Any, ClassVar
 import msgspec
 
 from tilewright.errors import InputError
-from tilewright.formats.atomic import AtomicFile
-from tilewright.formats.files import InputFile
+from tilewright.formats.atomic import AtomicDirectory, AtomicFile, Headed
+from tilewright.formats.inputs import open_text
 from tilewright.formats.kept_types import KeptTypes
+from tilewright.formats.many_files import FileList, empty_files
 from tilewright.formats.parquet import ParquetEncoder, TextIds, kept_columns
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.durable import check_space
+from tilewright.runtime.jobs.folder_sink import FolderSink, PartNames
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
-from tilewright.runtime.jobs.sinks import FileSink, deliver
+from tilewright.runtime.jobs.sinks import Encoder, FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Totals
-from tilewright.runtime.verbs.model_job import RecordsJob
+from tilewright.runtime.text_inputs import absent_fields
+from tilewright.runtime.verbs.model_job import TextJob
+
+
+def notices(job: TextJob) -> list[str]:
+    """What to say of the input before the work: kept fields that no record has, files without a byte."""
+    empty = empty_files(job.source) if isinstance(job.source, FileList) else ""
+    return [notice for notice in (absent_fields(job.text, job.fields), empty) if notice]
 
 
 class RecordsTask:
     """The part of a `Task` that both verbs share."""
 
-    job: RecordsJob
+    job: TextJob
 
     def files(self) -> dict[str, str]:
         return self.job.files()
 
     def header(self, totals: Totals) -> bytes:
-        """Nothing stands before the records. Raises InputError for an input without records."""
+        """The bytes before the first record: none. Raises InputError for an input without records."""
         if totals.records == 0:
             raise InputError("the input holds 0 records", path=self.job.input)
         return b""
@@ -41,8 +51,47 @@ class RecordsTask:
         """Nothing is open."""
 
 
-class AsParquet(RecordsTask):
-    """An `Assembling` task: its shards are JSON lines, its output is a Parquet file.
+class AsFolder(RecordsTask):
+    """An `Assembling` task: the output is a folder of files, one per shard or one per input file."""
+
+    def outputs(self) -> list[str]:
+        return [os.path.realpath(self.job.output)]
+
+    def check_outputs(self) -> None:
+        if self.job.is_folder:
+            names = self.job.output_names().values() if self.job.per_input else ()
+            AtomicDirectory(self.job.output, PartNames(names), "a job's").check_replaceable()
+        else:
+            AtomicFile(self.job.output).__enter__().discard()
+
+    def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
+        self.header(totals)
+        check_space(directory.output, totals.size)
+        return self._delivered(directory, totals, stop, partial(Headed, header=b""))
+
+    def _delivered(
+        self, directory: JobDirectory, totals: Totals, stop: Stop, make: Callable[[Any], Encoder]
+    ) -> list[tuple[int, str]]:
+        """Pass the shards to one file, or to those of a folder. make: the encoder of a file."""
+        job = self.job
+        if not job.is_folder:
+            return deliver(directory, totals.shards, [FileSink(directory.output, make)], stop)
+        if not job.per_input:
+            return deliver(directory, totals.shards, [FolderSink(directory.output, job.form, make)], stop)
+        names = job.output_names()
+        with open_text(job.text, "input") as file:
+            only = next(iter(names.values()))
+
+            def of_records(number: int) -> Iterator[str]:
+                for line, _, _ in directory.shard(number).lines(file):
+                    yield names.get(file.located(line)[0], only)
+
+            sink = FolderSink(directory.output, job.form, make, [*names.values()], of_records)
+            return deliver(directory, totals.shards, [sink], stop)
+
+
+class AsParquet(AsFolder):
+    """An `Assembling` task: its shards are JSON lines, its output is a Parquet file, or a folder of them.
 
     columns: `ParquetEncoder`'s, which follow "id" and the kept fields. Ids are int64 where all are integers, else
     strings. A kept column of a Parquet input has its type there; of JSON lines it has the narrowest that fits.
@@ -50,20 +99,16 @@ class AsParquet(RecordsTask):
 
     columns: ClassVar[dict[str, str]]
 
-    def outputs(self) -> list[str]:
-        return [self.job.output]
-
-    def check_outputs(self) -> None:
-        AtomicFile(self.job.output).__enter__().discard()
-
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
         self.header(totals)
         check_space(directory.output, totals.size)
         columns = self._kept(directory, totals.shards, stop) | self.columns
+        if isinstance(self.job.source, FileList):
+            columns["error"] = "error in a file"
         for ids in ("int64", "string"):
-            sink = FileSink(directory.output, partial(ParquetEncoder, columns=columns, ids=ids))
+            make = partial(ParquetEncoder, columns=columns, ids=ids)
             with suppress(TextIds):  # in most files the first id already decides
-                return deliver(directory, totals.shards, [sink], stop)
+                return self._delivered(directory, totals, stop, make)
         raise AssertionError("strings are never refused")
 
     def _kept(self, directory: JobDirectory, shards: int, stop: Stop) -> dict[str, Any]:
@@ -72,9 +117,8 @@ class AsParquet(RecordsTask):
         fields = self.job.fields
         if not fields.keep:
             return {}
-        assert self.job.input is not None
-        if self.job.input.endswith(".parquet"):
-            with InputFile(self.job.input, "input") as file:
+        if self.job.kind == ".parquet":
+            with open_text(self.job.text, "input") as file:
                 return kept_columns(file, fields)
         found = KeptTypes(tuple(shown for _, shown in fields.keep))
         for number in range(shards):

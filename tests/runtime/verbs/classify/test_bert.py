@@ -118,3 +118,20 @@ def test_device_auto_is_the_cpu_where_there_is_a_gpu(folder, tmp_path, monkeypat
     )
     assert classify(job).records == 3
     assert len(load(folder / "m").classify(["good film"])) == 1
+
+
+def test_pairs_of_texts_in_lines(folder, tmp_path):
+    texts = random_texts(60, 4)
+    lines = [{"text": a, "text_pair": b} if i % 3 else {"text": a}
+             for i, (a, b) in enumerate(zip(texts[:30], texts[30:], strict=True))]  # fmt: skip
+    lines += [{"tokens": [2, 5, 3], "text_pair": "good"}, {"text": "good", "text_pair": " "}, {"text_pair": "good"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "m").symlink_to(folder / "m")
+    report, said = run(tmp_path, tmp_path / "out.jsonl", "in.jsonl")
+    _, small = run(tmp_path, tmp_path / "small.jsonl", "in.jsonl", shard_size=900, batch_size=3)
+    assert small == said and report.errors == 3 and report.cut > 0
+    found = [json.loads(line) for line in said.splitlines()]
+    given = [(line["text"], line["text_pair"]) if "text_pair" in line else line["text"] for line in lines[:30]]
+    answers = load(folder / "m", device="cpu").classify(given)
+    assert [line["score"] for line in found[:30]] == [answer["score"] for answer in answers]
+    assert [line["error"]["field"] for line in found[30:]] == ["text_pair", "text", "text"]

@@ -166,7 +166,7 @@ def test_validation(tmp_path, run):
         (UsageError, {"output": "in.bin"}, "overwrite the input"),
         (UsageError, {"max_errors": 3}, "--max-errors needs"),
         (InputError, {"input": "gone.bin"}, "no such input"),
-        (InputError, {"input": "directory"}, "is a directory"),
+        (InputError, {"input": "directory"}, "the directory holds no files"),
         (InputError, {"input": "empty.bin"}, "is empty"),
         (InputError, {"input": "odd.bin"}, "1 sentence of 24 bytes and 6 more"),
         (InputError, {"input": "range.bin"}, "token id 50 .*|sentence 1, position 2"),

@@ -65,14 +65,14 @@ def test_values_that_are_held_are_not_read(tmp_path, rng, name, bytes_read, monk
     else:
         save(path, rng.random((600, 64, 64), np.float32))
     found = plan(ConvolveJob(path, "box:3", str(tmp_path / "out.npy")))
-    assert parts_of(found)["the volume, held"] == 4 * 600 * 64 * 64
+    assert parts_of(found)["the whole volume"] == 4 * 600 * 64 * 64
     assert found.figures["shape"] == [600, 64, 64]
     assert bytes_read(path) < 6 << 20  # its samples, and a block for the header
     small = ConvolveJob(path, "box:3", str(tmp_path / "out.npy"), memory=PROGRAM + (1 << 20))
     if name == "in.nii.gz":  # an index is held in place of the values
         small.memory = PROGRAM + 4 * 600 * 64 * 64 + (60 << 20)
         monkeypatch.setattr("tilewright.formats.nifti.HOLD", 0.01)
-        assert parts_of(plan(small))["the volume, held"] == 2 * STATE_BYTES and bytes_read(path) < 6 << 20
+        assert parts_of(plan(small))["the whole volume"] == 2 * STATE_BYTES and bytes_read(path) < 6 << 20
         return
     with pytest.raises(ResourceError, match="bytes in memory"):
         plan(small)

@@ -227,7 +227,11 @@ def test_a_network_with_nan(tmp_path):
         ('"z_size": 7', '"z_size": 7, "steps": 3', "steps"),
         ('"z_size": 7', '"z_size": 8', r"the input has shape \(20, 7\); \(n, 8\) is wanted"),
         ('"bias": true', '"bias": false', r"tensor 'proj\.bias' \(32,\) is not part of the model"),
-        ('"dcgan"', '"gan"', "model_type is 'gan'; textcnn, gpt2, dcgan, bert, roberta, distilbert can be loaded"),
+        (
+            '"dcgan"',
+            '"gan"',
+            "model_type is 'gan'; textcnn, gpt2, opt, gpt_neox, dcgan, bert, roberta, distilbert can be loaded",
+        ),
         ("{", "[", "no valid model's configuration"),
     ],
 )

@@ -28,7 +28,7 @@ def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
         say(f"Classifying {counted(report.computed, 'sentence')}...Done! ({spent.get('run', 0.0):.3f} sec)")
         say(f"Writing output...Done! ({spent.get('write', 0.0) + spent['merge']:.3f} sec)")
     if report.cut:
-        length = f"the model's {task.config.sequence_length} tokens"
+        length = f"the model's {task.longest} tokens"
         say(f"{report.cut:,} of {report.records:,} sentences are longer than {length} and were cut")
     if task.kept:  # after the output: a full disk here costs the table, not the answers
         with phase(report, "table", say, "Keeping token table"):

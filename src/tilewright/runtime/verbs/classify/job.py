@@ -12,12 +12,12 @@ from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import RecordsJob, check_records
 
 BATCH = 16384  # sentences handed to the model at once: rows of the token table are then computed in large products
-TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
 
 
 @dataclass
 class ClassifyJob(RecordsJob):
-    """What to classify. Files named .jsonl hold JSON lines, .txt one sentence per line, all others the course's layout.
+    """What to classify. Files named .jsonl hold JSON lines, .csv and .tsv rows, .txt one sentence per line, .bin the
+    course's layout.
     The output is JSON lines for text, else binary.
 
     A binary file cannot hold errors, so its first bad record ends the job. table_memory: bytes. table_path: where to
@@ -25,6 +25,7 @@ class ClassifyJob(RecordsJob):
     """
 
     ANSWER = ANSWER
+    FOLDERS = True
 
     input: str
     table_memory: int | None = None
@@ -38,7 +39,7 @@ class ClassifyJob(RecordsJob):
 
     @property
     def is_binary(self) -> bool:
-        return not self.input.endswith(TEXT)
+        return self.kind == ".bin"
 
 
 @dataclass
@@ -51,7 +52,7 @@ class ClassifyReport(Report):
 def check_paths(job: ClassifyJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
     check_records(job)
-    if job.output.endswith(".txt") or job.is_binary == job.output.endswith((".jsonl", ".parquet")):
+    if job.form == ".txt" or job.is_binary == (job.form in (".jsonl", ".parquet")):
         text = ".jsonl or .parquet"
         if job.is_binary:
             raise UsageError("the input is binary by its name, and the output is not", path=job.input,
@@ -68,7 +69,7 @@ def check_paths(job: ClassifyJob) -> None:
                 raise UsageError(parameter="--without", value="token-table", rule=rule, remedy=f"leave out {option}")
     if job.settings.max_errors and job.is_binary:
         raise UsageError("--max-errors needs a .jsonl input: a binary output cannot hold the error of a record")
-    if job.answers and job.output.endswith(".parquet"):
+    if job.answers and job.form == ".parquet":
         raise UsageError("a Parquet output cannot be compared with answers", path=job.output, remedy="write .jsonl")
     if job.answers:
         InputFile(job.answers, "answers").close()

@@ -40,8 +40,8 @@ def fingerprint(prepared: Prepared) -> str:
 class KeptTable:
     """`kept = KeptTable(model, path)` loads a saved table if it fits; `kept.save()` writes it if rows were added.
 
-    began: the model's files before they were read. If one has changed since, rows may belong to other weights than the
-    fingerprint, so they are not written.
+    began: the identities of the model's files before they were read. If a file has changed since, the rows may not
+    belong to the fingerprint's weights, so they are not written.
 
     loaded: rows from the file. Raises InputError for a damaged file, ResourceError if it cannot be
     written, UsageError for a model that has no table.

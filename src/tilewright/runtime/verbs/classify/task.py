@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.errors import InputError, UsageError, counted
-from tilewright.formats.files import InputFile
+from tilewright.formats.course import TokenFile
 from tilewright.formats.jsonl import error_line
 from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.models.bert_config import BertConfig
@@ -20,13 +19,13 @@ from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
-from tilewright.runtime.load import TOKENIZER, Classifier, config_of, has_tokenizer, tokenizer_of
+from tilewright.runtime.load import Classifier, config_of, has_tokenizer, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import absent_fields, check_has_ids
+from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
 SIZING = {  # sentences per shard: a second or two of work; and the fewest, with many workers
@@ -54,21 +53,22 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
     job = _on_its_device(job).as_called()
     check_paths(job)
-    kind = RowsTask if job.output.endswith(".parquet") else ClassifyTask
+    kind = RowsTask if job.form == ".parquet" else FolderTask if job.is_folder else ClassifyTask
     check_switches("classify", job.settings.without, job.device, job.dtype)
     config = config_of(job.model, Classifier)
     idle = IDLE_BERT if isinstance(config, BertConfig) else IDLE
     check_rungs("classify", job.settings.rungs, job.device, idle, config.calls)
     if isinstance(config, BertConfig):
         check_encoder(job, config)
+    job.measure()
     task = kind(job, config, say, workers)
     if not job.is_binary and not has_tokenizer(job.model):
-        check_has_ids(job.input, job.model, '{"id": 7, "tokens": [1, 2]}', job.content_field)
+        check_has_ids(job.text, job.model, '{"id": 7, "tokens": [1, 2]}', job.content_field)
     with closing(task.reader(SCAN_BYTES)) as reader:
-        task.size, total = reader.bytes, reader.total
+        task.size, total, task.longest = reader.bytes, reader.total, reader.length
     say(f"Checking input: {counted(*((task.size, 'byte') if total is None else (total, 'sentence')))}...Done!")
-    if absent := absent_fields(job.input, job.fields):
-        say(absent)
+    for notice in notices(job):
+        say(notice)
     return task
 
 
@@ -82,7 +82,7 @@ def _on_its_device(job: ClassifyJob) -> ClassifyJob:
 
 
 def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
-    """Raises UsageError or InputError for what only a TextCNN takes, and for what a BERT lacks."""
+    """For a BERT: raises UsageError or InputError for options of a TextCNN, and for missing files of the tokenizer."""
     config.check_classifier()
     if job.device != "cpu":
         raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")
@@ -96,14 +96,15 @@ def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
     if job.is_binary:
         raise UsageError(f"a {config.model_type} takes texts of any length, and a binary input has a fixed one",
                          path=job.input, remedy="give .txt, .jsonl or .parquet")  # fmt: skip
-    if not os.path.isfile(os.path.join(job.model, TOKENIZER)):  # vocab.json lacks the special tokens
+    if not has_tokenizer(job.model):
         remedy = "get it from where the model came: AutoTokenizer's save_pretrained writes it"
         raise InputError("the model has no tokenizer.json", path=job.model, remedy=remedy)
 
 
 @dataclass
 class ClassifyTask(RecordsTask):
-    """A `Task`. kept: the token table of an inline worker, to be saved at the end."""
+    """A `Task`. kept: the token table of an inline worker, to be saved at the end. longest: tokens of a text that
+    count."""
 
     job: ClassifyJob
     config: Classifier
@@ -111,12 +112,13 @@ class ClassifyTask(RecordsTask):
     workers: int = 1
     size: int = 0
     kept: KeptTable | None = None
+    longest: int = 0
 
     def reader(self, scan: int = 0) -> SentenceReader:
         """scan: bytes of a binary input that are checked now."""
         config, job = self.config, self.job
         encoder = None if job.is_binary else config.encoder(tokenizer_of(job.model))
-        return open_sentences(job.input, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,
+        return open_sentences(job.text, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,
                               count=job.count, scan=scan, fields=job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
@@ -125,7 +127,7 @@ class ClassifyTask(RecordsTask):
     def cut(self, shard_size: int | None) -> Cut:
         sizing = sizing_of(self.config, self.job.device).for_workers(self.workers)
         if not self.job.is_binary:
-            return cut_lines(self.job.input, self.job.count, shard_size, sizing)
+            return cut_lines(self.job.text, self.job.count, shard_size, sizing)
         row = 4 * self.config.sequence_length
         return cut_rows(self.size // row, row, shard_size, sizing)
 
@@ -134,8 +136,13 @@ class ClassifyTask(RecordsTask):
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):
-            with InputFile(self.job.input, "input") as file:
-                settle_ids(directory, file, ("id",), error_line, stop)
+            with closing(self.reader()) as reader:
+                assert not isinstance(reader, TokenFile)
+                settle_ids(directory, reader, ("id",), error_line, stop)
+
+
+class FolderTask(AsFolder, ClassifyTask):
+    """A classify task whose output is a folder of JSON lines."""
 
 
 class RowsTask(AsParquet, ClassifyTask):

@@ -67,15 +67,16 @@ class ClassifyWorker:
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
         first = shard.rows.start if isinstance(shard.cut, Records) else 0
-        writer = LogitsWriter(out, first) if self.job.is_binary else LabelWriter(out, self.model.answer)
+        located = self.reader.located
+        writer = LogitsWriter(out, first) if self.job.is_binary else LabelWriter(out, self.model.answer, located)
         records, cut, share = 0, 0, None
         for batch in self._batches(shard, beat):
             beat(records, share)
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
-                logits = self._logits(batch.tokens)
+                logits = self._logits(batch.tokens) if batch.seconds is None else self._of_pairs(batch)
             with trace.span(trace.WRITE), phase(self.report, "write"):
                 for error in [*batch.errors, *writer.write(batch, logits)]:
-                    out.error(error)
+                    out.error(located(error))
             records, cut, share = records + len(batch), cut + batch.cut, shard.share(batch.end)
         if not isinstance(self.reader, TokenFile):
             out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)
@@ -110,8 +111,13 @@ class ClassifyWorker:
         bad = replace(batch.records[0], error=batch.records[0].error or RecordError(record, "", skip[record]))
         return Batch(batch.tokens[:0], batch.end, [bad])
 
+    def _of_pairs(self, batch: Batch) -> np.ndarray:
+        """The logits of a batch that has pairs of texts."""
+        assert isinstance(self.model, Bert)
+        return self.model.logits(batch.tokens, batch.seconds)
+
     def _logits(self, tokens: np.ndarray) -> np.ndarray:
-        """The batch's logits, in smaller parts if a GPU's memory does not suffice."""
+        """The batch's logits. If a GPU has too little memory, the batch is computed in smaller parts."""
         if not len(tokens):
             return self.model.logits(tokens)
 

@@ -1,7 +1,7 @@
 """`tilewright convolve`: a volume in, the volume filtered with a kernel out.
 
-A shard is a slab of the output: planes along the axis along which the format stores slabs one behind the other. A
-worker computes it in tiles with their halo (tiles.py), so its bits depend neither on the slabs nor on the tiles.
+A shard is a slab of the output: adjacent planes along the axis in which the format stores slabs contiguously. A worker
+computes a shard in tiles with their halo (tiles.py). The bits depend neither on the slabs nor on the tiles.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     """Run the job. `say` gets a line for each phase.
 
     Raises UsageError, InputError, ResourceError and Interrupted. In each case an earlier output is untouched, finished
-    shards are saved, and the same call resumes the job. The result's bits do not depend on the memory, nor on the tiles
-    that are chosen for it.
+    shards are saved, and the same call resumes the job. The result's bits depend neither on the memory limit nor on the
+    tiles.
     """
     report, start_time = ConvolveReport(), time.perf_counter()
     task, figures = start(task_of, job, report, unit="planes", say=say)

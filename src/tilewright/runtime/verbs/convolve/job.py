@@ -26,11 +26,11 @@ from tilewright.runtime.verbs.convolve.tiles import MODES
 class ConvolveJob:
     """What to convolve. Formats follow from the names; see formats/volume_formats.py.
 
-    kernel: a name or a path, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel).
-    mode, cval: the values outside the volume, as in scipy.ndimage. None: "reflect" for a named kernel, as in scipy;
-    "constant", with zeros, for a file; "constant" if a cval is given. memory: bytes that all processes may take; None:
-    most of the free memory. answers: a volume to compare the output with. settings: how the job is run; shard_size
-    counts planes. A GPU computes in float32.
+    kernel: a name or a path, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel). mode, cval:
+    the values outside the volume, as in scipy.ndimage. None: "reflect" for a named kernel, as in scipy; "constant",
+    with zeros, for a file; "constant" if a cval is given. memory: bytes that all processes together may use; None: most
+    of the free memory. answers: a volume to compare the output with. settings: how the job is run; shard_size counts
+    planes. A GPU computes in float32.
     """
 
     input: str
@@ -45,7 +45,7 @@ class ConvolveJob:
 
     @property
     def dtype(self) -> str | None:
-        """The dtype of the sums and the output, "float32" or "float64"; None: as the input needs."""
+        """The dtype of the sums and the output, "float32" or "float64"; None: it follows from the input's dtype."""
         return self.settings.dtype
 
     @property
@@ -67,7 +67,8 @@ FIRST, MOST = 256 << 20, 1 << 50  # bytes: where the search begins and ends
 
 
 def with_mode(job: ConvolveJob) -> ConvolveJob:
-    """The same with its mode. Raises UsageError if an earlier version began this job with another default."""
+    """The job with its `mode` filled in. Raises UsageError if an earlier version of tilewright began this job with
+    another default mode."""
     if job.mode is not None:
         return job
     mode = "constant" if job.cval else default_mode(job.kernel)
@@ -75,7 +76,7 @@ def with_mode(job: ConvolveJob) -> ConvolveJob:
         raise UsageError(
             f"the job was begun with --mode constant, which was the default then; that of {job.kernel} is {mode} now",
             path=f"{job.output.rstrip('/')}.job",
-            remedy="give --mode constant to go on with it, another output, or --restart to throw away what was done",
+            remedy="give --mode constant to resume it, another output, or --restart to discard the finished shards",
         )
     return replace(job, mode=mode)
 
@@ -122,7 +123,7 @@ def _overlap(path: str, output: str) -> bool:
 
 
 def least_memory(memory: int, checked: Callable[[int], object]) -> int | None:
-    """The smallest sufficient number of bytes, in steps of STEP, after `memory` was too small. None if MOST is too
+    """The smallest sufficient number of bytes, in steps of STEP, if `memory` is too small. None if even MOST is too
     small, or if the check fails for another reason. checked(memory): raises MemoryShort if `memory` is too small; it
     reads only the volume's header.
     """

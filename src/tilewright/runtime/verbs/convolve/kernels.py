@@ -1,4 +1,4 @@
-"""The kernels of `tilewright convolve`: by name, from a text file of the course's, or from .npy."""
+"""The kernels of `tilewright convolve`: named filters, or weights from a .txt or .npy file."""
 
 from __future__ import annotations
 
@@ -76,16 +76,17 @@ def function_of(text: str) -> str | None:
 
 
 def default_mode(text: str) -> str:
-    """The default boundary mode: for a name the default of scipy's function, for a file zeros, as in the course."""
+    """The default boundary mode: the default of SciPy's function for a named filter, zeros for a file."""
     return "reflect" if function_of(text) else "constant"
 
 
 def kernel_of(text: str) -> Kernel:
     """The kernel that `text` names: a filter, or a file of weights, which are checked.
 
-    Names mean what they mean in tilewright.ndimage and SciPy: a Gaussian reaches 4 standard deviations, a box of even
-    size begins one voxel earlier, sobel is the derivative along its axis, smoothed by 1, 2, 1 along the others. Raises
-    UsageError for an unknown name, with the list of names, and InputError for a file that holds no kernel.
+    Names mean the filters of tilewright.ndimage and SciPy. A Gaussian is cut off at 4 standard deviations. A box of
+    even size has one more voxel before its centre than after it. sobel is the derivative along its axis, smoothed by 1,
+    2, 1 along the others. Raises UsageError for an unknown name, with the list of names, and InputError for a file that
+    holds no kernel.
     """
     name, colon, value = text.partition(":")
     if text.lower().endswith(".txt"):
@@ -113,7 +114,8 @@ def kernel_of(text: str) -> Kernel:
 def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
     """f(block, out): out (d, h, w) from a block with its halo, (d + KD - 1, h + KH - 1, w + KW - 1), both of `dtype`.
 
-    float32 goes to ops.conv3d, float64 to ops.correlate. Bits depend neither on the block's place nor on its size.
+    float32 goes to ops.conv3d, float64 to ops.correlate. The bits depend neither on the block's position nor on its
+    size.
     """
     if dtype == np.float32:
         prepared = prepared_float32(kernel)
@@ -122,7 +124,7 @@ def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray
 
 
 def prepared_float32(kernel: Kernel, device: str = "cpu"):
-    """The kernel as ops.conv3d takes it for volumes there."""
+    """The kernel as ops.conv3d takes it, prepared for `device`."""
     if kernel.lines is not None:
         return prepare_separable(tuple(line.astype(np.float32) for line in kernel.lines), device=device)
     with np.errstate(over="ignore"):
@@ -159,7 +161,7 @@ def _read_npy(path: str) -> np.ndarray:
 
 
 def _numbers(text: str) -> list[float]:
-    """Three numbers, or one number three times; none for anything else."""
+    """Three numbers, or one number repeated three times; an empty result for any other text."""
     if re.fullmatch(rf"{_NUMBER}(,{_NUMBER},{_NUMBER})?", text):
         numbers = [float(word) for word in text.split(",")]
         return numbers * 3 if len(numbers) == 1 else numbers

@@ -38,10 +38,9 @@ MERGE = 16 << 20  # memory of the merge of an output in place, beyond the memory
 def tiling_of(
     volume: Volume, form: Form, kernel: Kernel, box: Shape, dtype: np.dtype, *, path: str, left: int, at_work: bool
 ) -> Tiling:
-    """The tiles of a shard, of this box at most, that cost the least within the memory of a worker.
-
-    path: of the output. left: bytes beside the program. at_work: in a worker, which needs less than what was checked
-    for it. Raises MemoryShort if no tiles fit, with what reading and writing them takes.
+    """The fastest tiles that fit into a worker's memory, for a shard of at most this box. path: of the output. left:
+    bytes that the program leaves free. at_work: called in a worker, where less memory is needed than the check before
+    the job assumed. Raises MemoryShort if no tiles fit together with the buffers of reading and writing.
     """
     held = held_bytes(form, math.prod(box) * dtype.itemsize)
     check_memory(path, held, left)
@@ -78,14 +77,14 @@ def program_bytes(dtype: str, *paths: str) -> int:
 
 
 def free_at_once() -> None:
-    """Makes glibc give a freed chunk back to the system. It keeps one in each thread's arena else: 512^3 float32 in
-    chunks of 128^3 took 28 % more than --memory. Other C libraries have no such setting."""
+    """Make glibc return a freed chunk to the system. By default it holds one in each thread's arena: 512^3 float32 in
+    chunks of 128^3 then used 28 % more than --memory. Other C libraries have no such setting."""
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(MMAP_THRESHOLD, OWN_MAPPING)
 
 
 def compiling_bytes(dtype: str) -> int:
-    """Bytes that compiling the kernels keeps; 0 if they are compiled already."""
+    """Bytes that stay allocated after the kernels are compiled; 0 if they are compiled already."""
     return 0 if is_compiled("conv3d.*" if dtype == "float32" else "correlate.*") else COMPILING[dtype]
 
 

@@ -36,7 +36,8 @@ TEXT_BYTES = 9.5  # of a value with six decimals
 
 
 def plan(job: ConvolveJob, gpu_memory: int | None = None) -> JobPlan:
-    """The plan of the job, see `plan_job`. It does not read values that a job would hold in memory."""
+    """The plan of the job, see `plan_job`. It reads no voxels of the input, even if the job would load the whole
+    volume."""
     return plan_job("convolve", job, gpu_memory, partial(task_of, program=PROGRAM), _declared)
 
 
@@ -74,10 +75,10 @@ def _memory(task: ConvolveTask, kernel: Kernel, tiling: Tiling, cut: Records) ->
     return (
         Part("program", PROGRAM + ZARR * any(isinstance(one, ZarrForm | ZarrVolume) for one in (form, volume))),
         Part("compiling kernels, the first time", compiling_bytes(task.dtype)),
-        Part("the volume, held", volume.held),
+        Part("the whole volume", volume.held),
         Part("tiles and their halo", needed_bytes(tiling, dtype.itemsize, spare), RUNNING),
         Part("reading and writing", reading + writing, RUNNING),
-        Part("freed and not given back", min(writing, KEPT_FREE), MERGING),
+        Part("freed, not returned to the system", min(writing, KEPT_FREE), MERGING),
         Part("the output, read again", min(REREAD, whole), MERGING),
     )
 

@@ -1,4 +1,5 @@
-"""Blocks of a volume through a GPU, in slabs along z: one is copied in, one filtered and one copied out at a time."""
+"""Filters blocks of a volume on a GPU, in slabs along z. At any time one slab is copied in, one is filtered and one is
+copied out."""
 
 from __future__ import annotations
 
@@ -46,11 +47,10 @@ def slabs_bytes(kernel: Kernel, tiling: Tiling, planes: int) -> int:
 
 
 def through(prepared: Packed, backend: Backend) -> Callable[[np.ndarray, np.ndarray], None]:
-    """A function f(block, out) that fills out (d, h, w) from a block with its halo. Both are float32 on the host, best
-    allocated by `backend.host`.
-
-    prepared: the result of `ops.conv3d.prepare` for the device. Bits depend neither on the block's index nor on its
-    size, nor on slabs. Raises ResourceError if the GPU's memory does not hold the smallest slab.
+    """A function f(block, out) that computes out (d, h, w) from a block with its halo. Both are float32 in the host's
+    memory; copies are fastest if `backend.host` has allocated them. prepared: the result of `ops.conv3d.prepare` for
+    the device. The bits depend neither on the block's position and size, nor on the slabs. Raises ResourceError if the
+    GPU's memory does not hold the smallest slab.
     """
     pipeline, halo = backend.pipeline(IN_FLIGHT), prepared.sizes[0] - 1
 

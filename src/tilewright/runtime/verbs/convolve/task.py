@@ -46,8 +46,8 @@ WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on t
 
 
 def task_of(job: ConvolveJob, say: Say = quiet, workers: int | None = None, *, program: int = 0) -> ConvolveTask:
-    """Check everything that can be checked before the work. workers: the number that share its memory (None: the
-    settings'). Raises UsageError, InputError and ResourceError.
+    """Check everything that can be checked before the work. workers: the number of workers that share the job's memory
+    (None: `settings.workers`). Raises UsageError, InputError and ResourceError.
 
     If the memory is too small, the error says about how much is needed.
     """
@@ -105,9 +105,9 @@ class ConvolveTask:
     """An `Assembling` task.
 
     kernel: the sha256 of the taps. taps: the kernel, read once. unit: voxels that are read together along each axis.
-    out_unit: voxels that are written together along `axis`. best: bytes of voxels that a shard should have. tile: the
-    one that this process would choose. program: for a plan, which reads only the header of the input, the bytes of a
-    worker beside the input and tiles; else 0. trees: a Zarr input as `fingerprint` found it.
+    out_unit: voxels that are written together along `axis`. best: the desired bytes of voxels per shard. tile: the tile
+    that this process would choose. program: for a plan, the bytes of a worker without the input and the tiles, because
+    a plan reads only the input's header; else 0. trees: a Zarr input as `fingerprint` found it.
     """
 
     job: ConvolveJob
@@ -138,7 +138,7 @@ class ConvolveTask:
         return self._volume
 
     def resident(self) -> int:
-        """Bytes that a worker takes besides tiles, including an input that it holds in memory."""
+        """Bytes that a worker uses besides the tiles. They include the input if the worker holds it in memory."""
         held = self._volume.held if self._volume else 0
         dtype = self.dtype or self.job.dtype or "float32"
         least = program_bytes(dtype, self.job.input, self.job.output) + held
@@ -169,7 +169,7 @@ class ConvolveTask:
         return {"input": self.job.input}
 
     def cut(self, shard_size: int | None) -> Cut:
-        """Slabs of `shard_size` planes, rounded up to what the output stores together."""
+        """Slabs of `shard_size` planes, rounded up to whole chunks of the output."""
         count = self.shape[self.axis]
         plane = math.prod(self.shape) // count * np.dtype(self.dtype).itemsize
         step, workers = self.out_unit, self.workers
@@ -234,7 +234,7 @@ def _dtype(job: ConvolveJob, volume: Volume) -> np.dtype:
 
 
 def _idle(dtype: str) -> dict[str, Idle]:
-    """The operation that a volume of this dtype does not need."""
+    """The operation that a volume of this dtype does not use."""
     remedy = "force a rung of {}, or choose another --dtype"
     if dtype == "float32":
         return {"correlate": Idle("on float32", "conv3d", remedy.format("conv3d"))}

@@ -1,8 +1,8 @@
-"""Cuts volumes into tiles with halos, and reads and writes them while others are computed.
+"""Divides volumes into tiles with halos, and reads and writes tiles while others are computed.
 
-A block is a tile with its halo. The boundary rule is applied when a block is filled. So the kernel on a block needs no
-rule, and gives the same bits in any tiling. Positions along an axis count from the volume's first voxel. Positions
-below 0, and from the size of the axis on, are outside; the index maps of ops.conv3d give their voxels.
+A block is a tile with its halo. Voxels outside the volume are filled in when a block is read. So the kernel needs no
+boundary rule, and gives the same bits in any tiling. Positions along an axis count from the volume's first voxel.
+Positions below 0, and from the size of the axis on, are outside; the index maps of ops.conv3d give their voxels.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Tiling:
     """shape: of the volume. tile: shape of a tile; the last one along an axis may be smaller. before, after: a tile's
     halo.
 
-    layer: planes that are read together. A block is read up to the end of a layer; the next block begins with the rest.
+    layer: the number of planes that the format reads together. A block is read up to the end of a layer, and the planes
+    that it does not need are copied to the next block.
     """
 
     shape: Shape
@@ -97,7 +98,7 @@ class Blocks:
         self._last: tuple[tuple[int, ...], np.ndarray] | None = None  # the start of a block, with its halo
 
     def read(self, tile: Tile) -> np.ndarray:
-        """The tile's block, C-contiguous; it stays as it is until the next but one is read."""
+        """The tile's block, C-contiguous. Its buffer is reused for the next block but one."""
         tiling, D = self._tiling, self._tiling.shape[0]
         start = tuple(s - b for s, b in zip(tile.start, tiling.before, strict=True))
         shape = tuple(n + b + a for n, b, a in zip(tile.shape, tiling.before, tiling.after, strict=True))
@@ -148,8 +149,8 @@ class _Axis:
 
     @classmethod
     def of(cls, voxels: np.ndarray, first: int, size: int, have: int) -> _Axis:
-        """The reads and copies for the positions from `first` on. voxels: the index map there. have: leading positions
-        that the block already has."""
+        """The reads and copies for the positions from `first` on. voxels: the index map of these positions. have: the
+        number of leading positions that are already in the block."""
         count = len(voxels)
         low, high = max(0, -first), min(count, size - first)  # the places that lie in the volume
         begin = max(low, have)
@@ -183,8 +184,8 @@ def needed_bytes(tiling: Tiling, itemsize: int, spare_blocks: int = 0) -> int:
 
 
 def tilings(shape: Shape, halo: tuple[Shape, Shape], units: tuple[Shape, Shape], box: Shape) -> list[Tiling]:
-    """The tilings to choose from. Along each axis a tile of at most `box` has 1, 2, 4, ... units of writing,
-    or all voxels.
+    """The candidates for a tiling. Along each axis, a tile has 1, 2, 4, ... units of writing, or all voxels, and at
+    most `box` of them.
 
     shape: of the volume. halo: voxels before and after a tile, along each axis. units: (voxels read together, voxels
     written together) along each axis; tiles begin at multiples of the second.
@@ -195,9 +196,8 @@ def tilings(shape: Shape, halo: tuple[Shape, Shape], units: tuple[Shape, Shape],
 
 
 def cheapest(candidates: list[Tiling], needed: list[int], memory: int, box: Shape, reading: Shape) -> Tiling:
-    """The tiling that costs the least within `memory` bytes, for boxes of at most `box`.
-
-    needed: bytes of each candidate. reading: unit of reading. Raises MemoryShort if not even the smallest tile fits.
+    """The fastest tiling that fits in `memory` bytes, for boxes of at most `box`. needed: a function that returns the
+    bytes of a candidate. reading: the unit of reading. Raises MemoryShort if not even the smallest tile fits.
     """
     fitting = [tiling for tiling, nbytes in zip(candidates, needed, strict=True) if nbytes <= memory]
     if not fitting:
@@ -237,10 +237,10 @@ def overlapped(
     read: Callable[[Tile], np.ndarray],
     write: Callable[[Tile, np.ndarray], None],
 ) -> Generator[tuple[Tile, np.ndarray, np.ndarray], None, None]:
-    """(tile, its block, its output) for every tile. The caller computes the output from the block before the next tile.
-
-    Meanwhile one thread reads the next block and another writes the output before. buffers: two, flat, for the largest
-    tile each. Raises the errors of both threads; close it after an error of the caller, and the threads end.
+    """Yields (tile, its block, its output) for every tile. The caller computes the output from the block before it
+    takes the next tile. Meanwhile one thread reads the next block, and another writes the previous output. buffers: two
+    flat arrays, each as large as the largest tile. Raises the errors of both threads. After an error of its own, the
+    caller closes the generator, which stops the threads.
     """
     written: Future[None] | None = None
     out_of, next_out = buffers

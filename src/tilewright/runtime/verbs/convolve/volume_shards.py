@@ -1,5 +1,5 @@
-"""Writes a shard of a volume, and turns shards into the volume: values in place, chunks as files, text and compressed
-formats as a stream."""
+"""Writes shards of a volume, and makes the output of them. Values are written in place, Zarr chunks as files, text and
+compressed formats as a stream."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def writing(form: Form, out: Attempt, box: Tile, dtype: np.dtype) -> Iterator[Ca
 
 
 def check_output(path: str, shape: Shape, dtype: np.dtype) -> None:
-    """Raises ResourceError if a volume cannot be written there, or its disk has no space for it."""
+    """Raises ResourceError if a volume cannot be written to this path, or if the disk has too little space."""
     check_room(path, shape, dtype)
     if suffix_of(path) != ".zarr":
         AtomicFile(path).__enter__().discard()

@@ -88,11 +88,12 @@ class ConvolveWorker:
         return len(shard.rows)
 
     def _computed(self) -> float:
-        """Seconds so far of computing, and of compiling kernels for it."""
+        """The seconds spent so far on computing, including compiling kernels."""
         return sum(self.report.seconds.get(name, 0.0) for name in ("run", COMPILE))
 
     def _plan(self, cut: Cut) -> None:
-        """Choose tiles when the first shard comes, because an earlier run may have set the size of shards."""
+        """Choose the tiles for the first shard. It is done this late because an earlier run may have set the size of
+        the shards."""
         if self.blocks is None:
             job, task = self.task.job, self.task
             assert job.mode is not None  # `task_of` has settled it
@@ -113,8 +114,8 @@ class Watched:
         self._volume, self.began = volume, AsBegun()
 
     def read_into(self, start: tuple[int, int, int], target: np.ndarray) -> None:
-        """As `Volume.read_into`; raises InputError, too, where a file of a Zarr array was changed since then. The file
-        of another volume is checked before each commit."""
+        """As `Volume.read_into`. Also raises InputError if a file of a Zarr array has changed since the run began. For
+        other formats, the file is checked before each commit."""
         self._volume.read_into(start, target)
         tree = self.began.trees.get("input")
         if tree and isinstance(self._volume, ZarrVolume):

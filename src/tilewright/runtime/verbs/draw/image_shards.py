@@ -1,5 +1,6 @@
-"""Writes a shard of images, and turns shards into the output: .npy and single pictures in place, text as a stream. A
-picture of all images is made from 8-bit pixels that follow the text."""
+"""Writes shards of images, and makes the outputs of them. A .npy file, and a folder with one picture per image, are
+written in place; text is written as a stream. One picture of all images is made from 8-bit pixels, which a shard stores
+after its text."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ class ImageOutputs:
         return len(array_header(self.count, self.shape)) + 4 * number * math.prod(self.shape)
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
-        """Makes the shards the outputs; bytes and sha256 of each."""
+        """Make the outputs from the shards. Returns the bytes and the sha256 of each output."""
         sinks = [self._sink(directory, totals, stop)]
         if self.image:
             sinks.append(self._grid(directory, self.image))

@@ -36,12 +36,12 @@ class DrawJob(ModelJob):
 
     @property
     def batch(self) -> int | None:
-        """Images at a time; it changes no bits. None until `task_of` has chosen a number."""
+        """Images per batch; it changes no bits. None until `task_of` has chosen a number."""
         return self.settings.batch_size
 
 
 def check(job: DrawJob) -> None:
-    """Raises UsageError or InputError for what needs no model to be wrong."""
+    """Raises UsageError or InputError for options that are wrong for every model."""
     if job.input is None and job.count is None:
         raise UsageError("there is no input", remedy="name one, or say how many images of random noise to draw (-n)")
     kind = kind_of(job.output)
@@ -92,7 +92,8 @@ def check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> 
 
 
 def _check_disk(job: DrawJob, floats: int) -> None:
-    """Raises ResourceError if the disk cannot hold the values; as text one takes at least 7 bytes, "0.0000 "."""
+    """Raises ResourceError if the disk cannot hold the values. A value in a text file takes at least 7 bytes, as in
+    "0.0000 "."""
     kind = kind_of(job.output)
     least = {".npy": floats, ".txt": floats // 4 * 7}.get(kind, 0)
     there = os.path.isdir(os.path.dirname(os.path.realpath(job.output)))

@@ -11,7 +11,7 @@ from tilewright.runtime.verbs.draw.job import DrawJob
 
 
 class RandomNoise:
-    """Noise from a seed, read as a table is."""
+    """Random noise from a seed, with the methods of an open noise file."""
 
     def __init__(self, seed: int, count: int, width: int) -> None:
         self.total, self.bytes = count, 4 * count * width
@@ -31,7 +31,7 @@ Source = Table | RandomNoise
 
 
 def open_input(job: DrawJob, config: DCGANConfig, *, checked: bool) -> Source:
-    """The job's noise. checked: a file is read and checked as a whole. Raises InputError and ResourceError."""
+    """Open the job's noise. checked: read the whole file and check every value. Raises InputError and ResourceError."""
     if job.input is None:
         return RandomNoise(job.seed, job.count or 0, config.z_size)
     return open_table(job.input, shape=(config.z_size,), count=job.count, checked=checked)

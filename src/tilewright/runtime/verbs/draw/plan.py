@@ -71,7 +71,7 @@ def _memory(task: DrawTask, mapped: dict[str, np.ndarray]) -> tuple[Part, ...]:
         Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
         Part("weights, prepared", weights.prepared),
         Part("weights, while they are prepared", weights.preparing + stored, PREPARING),
-        Part("freed and not given back", min(weights.preparing, KEPT_FREE), RUNNING),
+        Part("freed, not returned to the system", min(weights.preparing, KEPT_FREE), RUNNING),
         Part("between the layers", config.work_bytes, RUNNING),
         Part("images of a batch", batch + batch // 4 + pixels, RUNNING),  # pixels follow the text of a shard
         Part("pictures of all images", sum(grids), MERGING),

@@ -49,7 +49,8 @@ class DrawWorker:
             config, weights = read_weights(job.model, DCGANConfig)
 
         def ready(batch: int) -> DCGAN:
-            """Load the model and allocate the memory of a batch, so a lack of GPU memory shows here."""
+            """Load the model and allocate the memory of a batch. So a GPU with too little memory raises an error here,
+            before the first shard."""
             with phase(report, "prepare", say, "Preparing model"):
                 together = None if job.device == "cpu" else batch  # the CPU's caches hold fewer
                 model = build(
@@ -81,7 +82,8 @@ class DrawWorker:
         return len(shard.rows)
 
     def _drawn(self, shard: Shard, beat: Beat) -> Generator[Arrays, None, None]:
-        """(images, invalid) of each batch, see `DCGAN.stream`; 8-bit pixels if images are wanted as these alone."""
+        """(images, invalid) of each batch, see `DCGAN.stream`. The images are 8-bit pixels if the outputs need nothing
+        else."""
         noise = (rows.values for rows in self._noise(shard, beat, self.batch))
         yield from self.model.stream(noise, pixels=self.task.images.pixels_alone, span=trace.device_span)
 

@@ -9,25 +9,25 @@ from tilewright.formats.completions import ANSWER
 from tilewright.formats.files import InputFile
 from tilewright.formats.sampling_fields import is_known
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import Report
-from tilewright.runtime.verbs.model_job import RecordsJob, check_records
+from tilewright.runtime.verbs.model_job import WITH_FIELDS, RecordsJob, check_records
 
 FEW_SEQUENCES = 16  # at once: with fewer, the products are bound by reading the weights
 COURSE_PROMPT = 16  # token ids of a prompt in a binary file
-TEXT = (".jsonl", ".txt", ".parquet")  # of all others, a file holds the course's binary tokens
 
 
 @dataclass
 class GenerateJob(RecordsJob):
     """What to generate. Files named .jsonl hold JSON lines, .txt one prompt or completion per line, others int32
     tokens. params: of all prompts; a JSON line may give its own. seed: used if neither gives one. batch_memory: bytes
-    for keys and values, None: see `GPT2.generate`. Of a binary output up to 0.05 % of the tokens may differ from the
-    answers, others must be equal. A binary file cannot hold errors.
+    for keys and values, None: see `LanguageModel.generate`. Of a binary output up to 0.05 % of the tokens may differ
+    from the answers, others must be equal. A binary file cannot hold errors.
     """
 
     ANSWER = ANSWER
+    FOLDERS = True
     FIELD_OPTION = "--prompt-field"
 
     input: str
@@ -38,12 +38,12 @@ class GenerateJob(RecordsJob):
     @property
     def is_binary(self) -> bool:
         """True if the output cannot hold errors and has equally many tokens for each prompt."""
-        return not self.output.endswith(TEXT)
+        return self.form == ".bin"
 
     @property
     def has_own_params(self) -> bool:
         """True if a prompt may give its own sampling parameters."""
-        return self.input.endswith((".jsonl", ".parquet"))
+        return self.kind in WITH_FIELDS
 
 
 @dataclass
@@ -60,15 +60,15 @@ class GenerateReport(Report):
     tokens_per_second: float = 0.0
 
 
-def beyond_context(max_tokens: int, config: GPT2Config) -> str:
+def beyond_context(max_tokens: int, config: DecoderConfig) -> str:
     """The notice for more new tokens than any prompt can get; "" if some prompt can."""
-    if max_tokens < config.n_positions:
+    if max_tokens < config.context:
         return ""
-    room = f"the model's context of {config.n_positions:,} tokens, which holds the prompt, too"
+    room = f"the model's context of {config.context:,} tokens, which holds the prompt, too"
     return f"{max_tokens:,} new tokens (--max-tokens) are more than fit: completions end at the end of {room}"
 
 
-def small_batches(job: GenerateJob, config: GPT2Config) -> str:
+def small_batches(job: GenerateJob, config: DecoderConfig) -> str:
     """The notice for a batch_memory on the CPU that holds few sequences, which makes a job slow; "" if it holds
     more."""
     if job.batch_memory is None or job.device != "cpu":
@@ -94,15 +94,15 @@ def check(job: GenerateJob) -> None:
             "dtype is 'float16', which is not supported on the CPU", remedy="use bfloat16, or --device cuda"
         )
     if job.is_binary:
-        if job.input.endswith(TEXT):
+        if job.kind != ".bin":
             raise UsageError("a binary output needs an input of token ids in a .bin file", path=job.output,
                              remedy="name the output .jsonl or .txt")  # fmt: skip
         if job.params.n > 1 or job.params.logprobs is not None or job.params.stop or job.params.stop_token_ids:
             what = "--samples, --logprobs, --stop and --stop-id need .jsonl"
             raise UsageError(f"a binary output holds --max-tokens tokens per prompt: {what}")
-    if job.output.endswith(".txt") and job.params.n > 1:
+    if job.form == ".txt" and job.params.n > 1:
         raise UsageError("a text output holds one completion per prompt: several need .jsonl", path=job.output)
-    if job.output.endswith(".txt") and job.params.logprobs is not None:
+    if job.form == ".txt" and job.params.logprobs is not None:
         raise UsageError("a text output cannot hold log-probabilities: they need .jsonl", path=job.output)
     if job.answers:
         _check_answers(job, job.answers)
@@ -120,9 +120,9 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
             raise InputError(what, path=answers, remedy="give --max-tokens as it was when the answers were made")
 
 
-def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> None:
+def check_model(job: GenerateJob, config: DecoderConfig, has_tokenizer: bool) -> None:
     """Raises UsageError for options that this model cannot fulfil for any prompt."""
-    if not has_tokenizer and (job.output.endswith(".txt") or job.params.stop):
+    if not has_tokenizer and (job.form == ".txt" or job.params.stop):
         what, instead = "the output is text", "name the output .jsonl, which then has token ids"
         if job.params.stop:
             what, instead = "--stop has text", "give --stop-id ID in place of --stop TEXT"
@@ -130,12 +130,12 @@ def check_model(job: GenerateJob, config: GPT2Config, has_tokenizer: bool) -> No
                          remedy=f"add the model's tokenizer.json, or {instead}")  # fmt: skip
     if beyond := [token for token in job.params.stop_token_ids if token >= config.vocab_size]:
         raise UsageError(f"--stop-id is {beyond[0]}; the model's tokens are 0 to {config.vocab_size - 1}")
-    job.params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
+    job.params.check_for(vocabulary=config.vocab_size, context=config.context, has_tokenizer=has_tokenizer)
     length = COURSE_PROMPT + job.params.max_tokens
-    if job.is_binary and length > config.n_positions:
+    if job.is_binary and length > config.context:
         raise UsageError(
             f"{COURSE_PROMPT} tokens of a prompt and {job.params.max_tokens} new ones are {length}; the context of the "
-            f"model is {config.n_positions}",
+            f"model is {config.context}",
             path=job.model,
             remedy="ask for fewer --max-tokens",
         )

@@ -20,7 +20,7 @@ from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.memory import Prompts, Wanted
 from tilewright.generation.scheduler import WINDOW
 from tilewright.hardware import gpus
-from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.runtime.begun import Begun
 from tilewright.runtime.devices import gpu_elsewhere, place_for
 from tilewright.runtime.fingerprint import in_force
@@ -71,7 +71,7 @@ def _of_task(task: GenerateTask, begun: Begun, gpu_memory: int) -> Declared:
     job, config = task.job, task.config
     seen = _read(task, Sample(begun.cut))
     prompts, (records, counted) = seen.prompts, seen.records
-    free = config.n_positions - prompts.tokens // max(1, prompts.count)  # after a prompt of the mean length
+    free = config.context - prompts.tokens // max(1, prompts.count)  # after a prompt of the mean length
     job = replace(job, params=replace(job.params, max_tokens=min(job.params.max_tokens, max(1, free))))
     part = Prompts(share(prompts.count, begun.workers), share(prompts.tokens, begun.workers), prompts.longest)
     found = _declared(job, config, part, part.first(seen.in_a_shard), gpu_memory)
@@ -90,9 +90,9 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
     with gpu_elsewhere(job.device == "cuda" and gpu_memory is not None):
         job = replace(job, settings=replace(job.settings, device=place_for(job.device, job.dtype)))
     check_switches("generate", job.settings.without, job.device, job.dtype)
-    config: GPT2Config = config_of(job.model, GPT2Config)
-    if length >= config.n_positions:
-        raise UsageError(f"a prompt has {length} tokens; the context of {config.n_positions} must hold one more")
+    config: DecoderConfig = config_of(job.model, DecoderConfig)
+    if length >= config.context:
+        raise UsageError(f"a prompt has {length} tokens; the context of {config.context} must hold one more")
     count, n = job.count or WINDOW, job.params.n
     prompts = Prompts(count * n, count * n * length, length)
     memory = 0 if job.device == "cpu" else gpu_memory or gpus()[0].memory
@@ -101,7 +101,7 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
     return replace(found, records=count, figures=found.figures | {"prompt_tokens": count * length})
 
 
-def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Prompts, gpu_memory: int) -> Declared:
+def _declared(job: GenerateJob, config: DecoderConfig, prompts: Prompts, shard: Prompts, gpu_memory: int) -> Declared:
     """prompts: of a worker. shard: of the largest shard."""
     mapped, params = mapped_weights(job.model)[1], job.params
     memory = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
@@ -126,7 +126,7 @@ def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Pro
         "sequences": prompts.count, "prompt_tokens": prompts.tokens, "longest": prompts.longest,
         "new_tokens": params.max_tokens, "at_once": found.at_once, "steps": found.steps, "bytes_moved": found.moved,
         "worker_flops": config.flops(prompts, params.max_tokens, cached=cached),
-        "context": config.n_positions,
+        "context": config.context,
     }  # fmt: skip
     return Declared(unit="prompts", records=prompts.count, counted=True, parts=parts, figures=figures,
                     flops=figures["worker_flops"])  # fmt: skip
@@ -134,7 +134,7 @@ def _declared(job: GenerateJob, config: GPT2Config, prompts: Prompts, shard: Pro
 
 def _read(task: GenerateTask, sample: Sample) -> Seen:
     """By a sample where the input is long."""
-    job, n, context = task.job, task.job.params.n, task.config.n_positions
+    job, n, context = task.job, task.job.params.n, task.config.context
     with closing(task.reader()) as reader:
         if isinstance(reader, PromptFile):
             count, _ = records = sample.records(0)
@@ -178,7 +178,7 @@ def _outputs(job: GenerateJob, seen: Seen) -> Outputs:
     if job.is_binary:
         size = 4 * params.max_tokens * count
         return Outputs(size, counted, size)
-    if job.output.endswith(".txt"):
+    if job.form == ".txt":
         size = round(count * (params.max_tokens * seen.token_text + 1))
         return Outputs(size, False, size)
     logprobs = 0 if params.logprobs is None else LOGPROB * (1 + params.logprobs)

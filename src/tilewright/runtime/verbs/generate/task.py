@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 from tilewright.errors import counted
 from tilewright.formats.completions import empty_line, error_line
-from tilewright.formats.files import InputFile
 from tilewright.formats.models import eos_token_ids
-from tilewright.formats.prompts import PromptReader, open_prompts
+from tilewright.formats.prompts import PromptFile, PromptReader, open_prompts
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.sampling import SamplingParams
-from tilewright.models.gpt2 import GPT2Config
-from tilewright.runtime.forced_rungs import Idle, check_rungs
+from tilewright.models.decoder_config import DecoderConfig
+from tilewright.runtime.forced_rungs import Idle, check_rungs, without_rope
 from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -25,10 +24,9 @@ from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
-from tilewright.runtime.text_inputs import absent_fields, check_has_ids, check_tokenizer_fits
+from tilewright.runtime.text_inputs import check_has_ids, check_tokenizer_fits
 from tilewright.runtime.verbs.generate.job import (
     COURSE_PROMPT,
-    TEXT,
     GenerateJob,
     beyond_context,
     check,
@@ -36,7 +34,7 @@ from tilewright.runtime.verbs.generate.job import (
     small_batches,
 )
 from tilewright.runtime.verbs.generate.worker import DEFAULTS, GenerateWorker
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
 ID_LINE = '{"id": 7, "prompt_token_ids": [1, 2]}'
@@ -50,24 +48,24 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
     job = job.as_called()
     check(job)
-    config, tokenizer = config_of(job.model, GPT2Config), tokenizer_of(job.model)
+    config, tokenizer = config_of(job.model, DecoderConfig), tokenizer_of(job.model)
     eos_token_ids(job.model)  # refuses wrong ones before the weights are read
+    job.measure()
     if tokenizer is None:
-        check_has_ids(job.input, job.model, ID_LINE, job.content_field)
+        check_has_ids(job.text, job.model, ID_LINE, job.content_field)
     else:
-        check_tokenizer_fits(job.input, tokenizer, config.vocab_size, ID_LINE, job.content_field)
+        check_tokenizer_fits(job.text, tokenizer, config.vocab_size, ID_LINE, job.content_field)
     check_model(job, config, tokenizer is not None)
     if job.is_binary:
         job.params = replace(job.params, ignore_eos=True)
-    kind = RowsTask if job.output.endswith(".parquet") else GenerateTask
+    kind = RowsTask if job.form == ".parquet" else FolderTask if job.is_folder else GenerateTask
     check_switches("generate", job.settings.without, job.device, job.dtype)
     check_forced(None if job.has_own_params else job.params, job.settings.rungs, job.device, config)
     task = kind(job, config, say, workers, tokenizer=tokenizer)
     with closing(task.reader(SCAN_BYTES)) as reader:
         task.size = reader.bytes
     say(f"Checking input: {counted(task.size, 'byte')}...Done!")
-    absent = absent_fields(job.input, job.fields)
-    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config), absent):
+    for notice in (beyond_context(job.params.max_tokens, config), small_batches(job, config), *notices(job)):
         if notice:
             say(notice)
     return task
@@ -78,7 +76,7 @@ class GenerateTask(RecordsTask):
     """A `Task`. tokenizer: set only in the process that made the task; workers in other processes read their own."""
 
     job: GenerateJob
-    config: GPT2Config
+    config: DecoderConfig
     say: Say = quiet
     workers: int = 1
     size: int = 0
@@ -90,8 +88,8 @@ class GenerateTask(RecordsTask):
     def reader(self, scan: int = 0) -> PromptReader:
         """scan: bytes of a binary input that are checked now."""
         config, encode = self.config, self.tokenizer.encode if self.tokenizer else None
-        return open_prompts(self.job.input, encode=encode, vocabulary=config.vocab_size,
-                            max_length=config.n_positions - 1, length=COURSE_PROMPT, count=self.job.count,
+        return open_prompts(self.job.text, encode=encode, vocabulary=config.vocab_size,
+                             max_length=config.context - 1, length=COURSE_PROMPT, count=self.job.count,
                             scan=scan, fields=self.job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
@@ -100,13 +98,13 @@ class GenerateTask(RecordsTask):
         new = {name for name in ADDED if given[name] == getattr(DEFAULTS, name)}  # jobs without them go on
         sampling = {f"sampling.{name}": value for name, value in given.items() if name not in new}
         own = {name: _sealed(value) for name, value in sampling.items()}
-        form = job.output.rpartition(".")[2] if job.output.endswith(TEXT) else "binary"
+        form = "binary" if job.form == ".bin" else job.form.removeprefix(".")
         return job.fingerprint("generate") | {"count": job.count, "seed": job.seed, "output": form} | own
 
     def cut(self, shard_size: int | None) -> Cut:
         sizing = sizing_for(self.job.device, self.job.params).for_workers(self.workers)
-        if self.job.input.endswith(TEXT):
-            return cut_lines(self.job.input, self.job.count, shard_size, sizing)
+        if self.job.kind != ".bin":
+            return cut_lines(self.job.text, self.job.count, shard_size, sizing)
         return cut_rows(self.size // (4 * COURSE_PROMPT), 4 * COURSE_PROMPT, shard_size, sizing)
 
     def open(self, place: Place) -> GenerateWorker:
@@ -114,19 +112,21 @@ class GenerateTask(RecordsTask):
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):
-            line = empty_line if self.job.output.endswith(".txt") else error_line
+            line = empty_line if self.job.form == ".txt" else error_line
             names = ("custom_id", "id") if self.job.content_field is None else ("id",)
-            with InputFile(self.job.input, "input") as file:
-                settle_ids(directory, file, names, line, stop)
+            with closing(self.reader()) as reader:
+                assert not isinstance(reader, PromptFile)
+                settle_ids(directory, reader, names, line, stop)
 
 
-def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: GPT2Config) -> None:
+def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: DecoderConfig) -> None:
     """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
-    check_rungs("generate", rungs, device, idle_operations(params) if params else {}, config.calls)
+    idle = without_rope(config.calls) | (idle_operations(params) if params else {})
+    check_rungs("generate", rungs, device, idle, config.calls)
 
 
 def idle_operations(params: SamplingParams) -> dict[str, Idle]:
-    """The operation that a job does not need if all its prompts have these parameters."""
+    """The operations that a job does not run if all its prompts have these parameters."""
     runs = params.choosing_operations
     if "sample" not in runs:
         remedy = "force a rung of matmul_argmax, or give a --temperature above 0"
@@ -144,6 +144,10 @@ def _sealed(value: Any) -> Value:
     return value
 
 
+class FolderTask(AsFolder, GenerateTask):
+    """A generate task whose output is a folder of texts."""
+
+
 class RowsTask(AsParquet, GenerateTask):
     """A generate task with a Parquet output, one row per completion."""
 
@@ -155,11 +159,10 @@ class RowsTask(AsParquet, GenerateTask):
 
 def sizing_for(device: str, params: SamplingParams) -> Sizing:
     """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU, and enough to
-    fill its batches. On an H200 a shard costs 0.1 s besides its tokens, and 3 << 19 tokens take 3 s.
-
-    Shards of a small job are smaller if that costs little. Measured with 1,536 prompts on two cores of a Xeon: poet
-    with 64 new tokens took as long in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model
-    in bfloat16 with 8 new tokens took a tenth longer in shards of 512 than in one shard.
+    fill its batches. On an H200 each shard adds 0.1 s, and 3 << 19 tokens take 3 s. A small job has smaller shards, if
+    these are not much slower. Measured with 1,536 prompts on two cores of a Xeon: poet with 64 new tokens took as long
+    in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model in bfloat16 with 8 new tokens
+    took a tenth longer in shards of 512 than in one shard.
     """
     each = params.max_tokens * params.n
     if device == "cpu":

@@ -1,4 +1,5 @@
-"""The worker of `tilewright generate`: the prompts of a shard to the model and back, in the order of the input."""
+"""The worker of `tilewright generate`: passes the prompts of a shard to the model, and writes the results in the order
+of the input."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from tilewright.generation.rules import failed
 from tilewright.generation.sampling import ParameterError, SamplingParams
 from tilewright.generation.scheduler import WINDOW
 from tilewright.generation.sequences import Generated, Request
-from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.models.decoder import DecoderModel
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
@@ -127,12 +129,13 @@ class _Stream:
             self.keep(self.pending.popleft(), completions)
 
     def tell(self) -> None:
-        """Send the shard's progress, always with its share, because a beat may be the only one sent for some time."""
+        """Send the shard's progress, with its share of the work. Every beat has the share, because the next beat may
+        come much later."""
         self.beat(self.records - len(self.pending), self.share)
 
     def stepped(self) -> None:
-        """Read the shard's progress now and then: sequences that run together may be almost done when the first one
-        ends."""
+        """Report the shard's progress from time to time. Without it a shard could seem idle, because sequences of one
+        batch end at almost the same time."""
         now = time.monotonic()
         if now - self.looked >= LOOK_SECONDS and self.expected:
             self.looked = now
@@ -140,7 +143,7 @@ class _Stream:
             self.tell()
 
     def expect(self, batch: PromptBatch) -> None:
-        """The estimated number of prompts in the shard, from the prompts read so far, including these."""
+        """Update the estimated number of prompts in the shard, from the prompts read so far, including these."""
         cut, share = self.shard.cut, self.shard.share(batch.end)
         if share:
             self.expected = (self.records + len(batch)) / share
@@ -148,8 +151,8 @@ class _Stream:
             self.expected = cut.span(self.shard.number)[1]
 
     def run_alone(self, skip: dict[int, str]) -> None:
-        """One prompt after the other, because one of them may have killed a worker. skip: the prompts that have, and
-        how."""
+        """Run one prompt after the other, because one of them may have killed a worker. skip: prompts that have killed
+        workers, with the reason."""
         first = isinstance(self.reader, PromptFile)  # whose rows count from 0, not from 1
         for batch in self.reader.batches(1):
             number = batch.prompts[0].line - first
@@ -163,7 +166,7 @@ class _Stream:
         self.write()
 
     def dead(self, prompt: Prompt, why: str) -> Prompt:
-        """A prompt that killed its worker, with that as its error. A binary output cannot hold it."""
+        """The prompt of a record that killed its worker, with an error that says so. A binary output cannot hold it."""
         if self.job.is_binary:
             raise InputError(f"prompt {prompt.line} cannot be continued: {why}", path=self.job.input)
         return replace(prompt, error=prompt.error or RecordError(prompt.line, "", why))
@@ -194,14 +197,14 @@ class _Stream:
                 yield Request(prompt.line if prompt.id is None else prompt.id, prompt.token_ids, params)
 
     def skip_bad(self) -> None:
-        """Move bad prompts at the front of `pending` to the results, and write those when they are many."""
+        """Move bad prompts at the front of `pending` to the results. Write the results if there are many."""
         while self.pending and self.pending[0].error is not None:
             self.fail(self.pending.popleft())
         if len(self.results) >= WRITTEN or self.values >= WRITTEN_VALUES:
             self.write()
 
     def keep(self, prompt: Prompt, completions: list[Generated]) -> None:
-        """One prompt's completions, or the error that its logits are."""
+        """Save one prompt's completions, or an error if its logits are not finite."""
         if any(one.failed for one in completions):
             error = RecordError(prompt.line, "", failed(self.params_of(prompt)))
             if self.job.is_binary:
@@ -215,19 +218,20 @@ class _Stream:
 
     def is_cut(self, prompt: Prompt, one: Generated) -> bool:
         """True if the context was full before the completion had all requested tokens."""
-        if one.finish_reason != "length" or len(prompt.token_ids) + len(one.token_ids) < self.model.config.n_positions:
+        if one.finish_reason != "length" or len(prompt.token_ids) + len(one.token_ids) < self.model.config.context:
             return False
         return len(one.token_ids) < self.params_of(prompt).max_tokens
 
     def params_of(self, prompt: Prompt) -> SamplingParams:
-        """Its own parameters, or the job's."""
+        """The prompt's own sampling parameters, or else those of the job."""
         return parameters_of(self.job, prompt, self.model.config, self.model.tokenizer is not None)[0]
 
     def fail(self, prompt: Prompt) -> None:
         """A prompt with its error."""
-        if prompt.error is not None:
-            self.out.error(prompt.error)
-        self.results.append((prompt, []))
+        assert prompt.error is not None
+        error = self.reader.located(prompt.error)
+        self.out.error(error)
+        self.results.append((replace(prompt, error=error), []))
 
     def write(self) -> None:
         """Write all saved results."""
@@ -237,20 +241,20 @@ class _Stream:
 
 
 def parameters_of(
-    job: GenerateJob, prompt: Prompt, config: GPT2Config, has_tokenizer: bool
+    job: GenerateJob, prompt: Prompt, config: DecoderConfig, has_tokenizer: bool
 ) -> tuple[SamplingParams, Prompt]:
     """The prompt's sampling parameters; or the job's, and the prompt with the error of its own."""
     if prompt.error is not None or not prompt.sampling:
         return job.params, prompt
     try:
         params = job.params.merged(prompt.sampling)
-        params.check_for(vocabulary=config.vocab_size, context=config.n_positions, has_tokenizer=has_tokenizer)
+        params.check_for(vocabulary=config.vocab_size, context=config.context, has_tokenizer=has_tokenizer)
         if beyond := [token for token in params.stop_token_ids if token >= config.vocab_size]:
             rule = f"it is beyond the model's tokens, 0 to {config.vocab_size - 1}"
             raise ParameterError("stop_token_ids", shown(beyond[0]), rule)
-        if params.n > 1 and job.output.endswith(".txt"):
+        if params.n > 1 and job.form == ".txt":
             raise ParameterError("n", str(params.n), "a text output holds one completion per prompt")
-        if params.logprobs is not None and job.output.endswith(".txt"):
+        if params.logprobs is not None and job.form == ".txt":
             raise ParameterError("logprobs", str(params.logprobs), "a text output cannot hold log-probabilities")
         return params, prompt
     except ParameterError as error:
@@ -269,13 +273,13 @@ def is_undrawn(params: SamplingParams, prompt: Prompt) -> bool:
     )
 
 
-def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
+def _load(job: GenerateJob, report: Report, say: Say) -> DecoderModel:
     with phase(report, "load", say, "Loading weights"):
-        config, weights = read_weights(job.model, GPT2Config)
+        config, weights = read_weights(job.model, DecoderConfig)
     with phase(report, "prepare", say, "Preparing model"):
         model = build(config, weights, dtype=job.dtype, device=job.device, without=job.settings.without)
     with phase(report, "compile", say, "Compiling or loading kernels"):
-        prompt = np.zeros(min(2, config.n_positions - 1), np.int64)  # of one token none attends to another
+        prompt = np.zeros(min(2, config.context - 1), np.int64)  # of one token none attends to another
         for temperature in {0.0, float(not job.params.greedy)}:
             list(model.generate([prompt], SamplingParams(temperature=temperature, max_tokens=1)))
     return model
@@ -284,4 +288,4 @@ def _load(job: GenerateJob, report: Report, say: Say) -> GPT2:
 def _writer(job: GenerateJob, file: Writable) -> TokenWriter | TextWriter | CompletionWriter:
     if job.is_binary:
         return TokenWriter(file, job.params.max_tokens)
-    return TextWriter(file) if job.output.endswith(".txt") else CompletionWriter(file)
+    return TextWriter(file) if job.form == ".txt" else CompletionWriter(file)

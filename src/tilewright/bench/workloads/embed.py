@@ -1,0 +1,257 @@
+"""The embedding job end to end, beside PyTorch and OpenVINO: an encoder with weights from a seed, texts of the lengths
+of real ones.
+
+Every library gets the same token ids. Ours takes them as they are; the peers take padded batches of texts that were
+sorted by length, as sentence-transformers sorts them. All give the mean over each text's tokens. Times run from NumPy
+ids to NumPy vectors.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.bench.clocks.cpu import CpuClock
+from tilewright.bench.measure import SameResults, Timing, interleave
+from tilewright.bench.results import PEER, Row
+from tilewright.errors import InternalError, UsageError
+from tilewright.formats.files import InputFile
+from tilewright.models.bert import Bert
+from tilewright.models.bert_config import BertConfig
+from tilewright.ops.core.launch import threads
+
+SIZES: dict[str, dict[str, Any]] = {  # by the model that has this size
+    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    "distilbert": {"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 3072},
+    "bert": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+PEERS = ("torch", "openvino")
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}  # of an element of a vector; elements are about 1
+SAMPLE = 4  # texts that are checked against float64
+BATCH = 32  # texts of a peer's batch, sentence-transformers' default
+PER_WORD, SPECIAL = 1.3, 2  # tokens of an English word; tokens before and after a text
+ROUNDS = 10
+Say = Callable[[str], None]
+Vectors = Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """texts: token ids of each. count: threads. size: a name of SIZES. against: names of PEERS."""
+
+    config: BertConfig
+    texts: list[np.ndarray]
+    size: str
+    dtype: str = "float32"
+    count: int = 1
+    against: tuple[str, ...] = PEERS
+    rounds: int = ROUNDS
+
+
+def lengths_of(lines: list[str] | None, count: int, most: int) -> np.ndarray:
+    """Tokens of `count` texts, drawn from the lengths of these lines; None: as of film reviews, 28 on average."""
+    rng = np.random.default_rng(1)
+    if lines is None:
+        drawn = rng.gamma(3.5, 7.5, count)
+    else:
+        drawn = rng.choice([PER_WORD * len(line.split()) for line in lines if line.strip()], count)
+    return np.clip(drawn + SPECIAL, SPECIAL + 1, most).astype(int)
+
+
+def random_texts(config: BertConfig, lines: list[str] | None, count: int) -> list[np.ndarray]:
+    """Random token ids of `count` texts, see `lengths_of`."""
+    rng = np.random.default_rng(2)
+    return [rng.integers(0, config.vocab_size, n) for n in lengths_of(lines, count, config.context)]
+
+
+def read_lines(path: str) -> list[str]:
+    """The lines of a text file; bytes that are no UTF-8 become U+FFFD. Raises InputError."""
+    with InputFile(path, "input") as file:
+        text = bytearray(file.size)
+        file.read_into(text, 0)
+    return text.decode(errors="replace").splitlines()
+
+
+def random_weights(config: BertConfig, seed: int) -> dict[str, np.ndarray]:
+    """float32 weights by name, with the spread of trained ones."""
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in config.tensor_shapes().items():
+        values = rng.standard_normal(shape, np.float32) * np.float32(0.04)
+        weights[name] = values + 1 if name.endswith("LayerNorm.weight") else values
+    return weights
+
+
+def reference_vector(config: BertConfig, weights: Mapping[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
+    """float64 (C,): the mean over the hidden states of one text, in plain NumPy."""
+    T, C, H = len(ids), config.hidden_size, config.num_attention_heads
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ weights[f"{name}.weight"].T.astype(np.float64) + weights[f"{name}.bias"]
+
+    def normed(x: np.ndarray, name: str) -> np.ndarray:
+        centred = x - x.mean(axis=1, keepdims=True)
+        scale = np.sqrt((centred**2).mean(axis=1, keepdims=True) + config.layer_norm_eps)
+        return centred / scale * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    tables = {name: weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")}
+    x = tables["word"][ids].astype(np.float64) + tables["position"][:T] + tables["token_type"][0]
+    x = normed(x, "embeddings.LayerNorm")
+    for i in range(config.num_hidden_layers):
+        layer = f"encoder.layer.{i}"
+        q, k, v = (linear(x, f"{layer}.attention.self.{name}").reshape(T, H, C // H).transpose(1, 0, 2)
+                   for name in ("query", "key", "value"))  # fmt: skip
+        scores = q @ k.transpose(0, 2, 1) / math.sqrt(C // H)  # (H, T, T)
+        odds = np.exp(scores - scores.max(axis=2, keepdims=True))
+        y = (odds / odds.sum(axis=2, keepdims=True) @ v).transpose(1, 0, 2).reshape(T, C)
+        x = normed(x + linear(y, f"{layer}.attention.output.dense"), f"{layer}.attention.output.LayerNorm")
+        u = linear(x, f"{layer}.intermediate.dense")
+        u = u * 0.5 * (1 + np.vectorize(math.erf)(u / math.sqrt(2)))
+        x = normed(x + linear(u, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
+    return x.mean(axis=0)
+
+
+def bench(setting: Setting, say: Say) -> list[Row]:
+    """Rows of ours and of each peer that is installed; a line says which is not. SAMPLE texts are checked before any
+    is timed. Raises InternalError if the check fails or bits change between runs, UsageError for an unknown peer."""
+    if unknown := set(setting.against) - set(PEERS):
+        raise UsageError(f"no peer is called {', '.join(map(repr, sorted(unknown)))}; {', '.join(PEERS)} are known")
+    config, texts = setting.config, setting.texts
+    weights = random_weights(config, seed=1)
+    with threads(setting.count):
+        start = time.perf_counter()
+        model = Bert(config, weights, dtype=setting.dtype)
+        vectors = model.embeddings(texts)
+        prepared_s = time.perf_counter() - start
+        error = _checked(config, weights, texts, vectors, setting.dtype)
+        say(f"checked {min(SAMPLE, len(texts))} texts against float64: largest error {error:.1e}")
+        calls: dict[str, Vectors] = {"tilewright": lambda: model.embeddings(texts)}
+        calls |= dict(_peers(setting, weights, say))
+        same = SameResults({"tilewright": vectors})
+        timings = interleave(
+            calls,
+            CpuClock(cold=False, settle=len(calls) > 1),
+            runs=setting.rounds,
+            check=lambda name, result: same(name, result) if name == "tilewright" else None,
+        )
+    rows = list(_rows(setting, timings, {"one_off_s": prepared_s, "check": f"passed {error:.1e}"}))
+    for row in rows:
+        say(f"{row.rung}: {row.rows / row.median_s:,.1f} texts/s")
+    return rows
+
+
+def _checked(config: BertConfig, weights: Mapping[str, np.ndarray], texts: list[np.ndarray], vectors: np.ndarray,
+             dtype: str) -> float:  # fmt: skip
+    """The largest error of a sample. Raises InternalError if it is too large."""
+    expected = np.stack([reference_vector(config, weights, ids) for ids in texts[:SAMPLE]])
+    error = float(np.abs(vectors[:SAMPLE] - expected).max())
+    if not error <= TOLERANCE[dtype]:
+        raise InternalError(f"the vectors are off by {error:.3g}; {TOLERANCE[dtype]} is allowed, nothing is reported")
+    return error
+
+
+def _rows(setting: Setting, timings: dict[str, Timing], ours: dict[str, Any]) -> Iterator[Row]:
+    """ours: columns of our row, which names the fastest peer."""
+    count, flops = len(setting.texts), sum(setting.config.flops(len(ids)) for ids in setting.texts)
+    fastest = min(
+        (name for name in timings if name != "tilewright"), key=lambda name: timings[name].median_s, default=None
+    )
+    for name, timing in timings.items():
+        rest: dict[str, Any] = {"check": PEER}
+        if name == "tilewright":
+            ratio = timings[fastest].median_s / timing.median_s if fastest else None
+            rest = {"peer": fastest, "peer_ratio": ratio, **ours}
+        yield Row(
+            op="embed", rung=name, size=f"{setting.size}, {count} texts", dtype=setting.dtype, threads=setting.count,
+            rows=count, gflops=flops / timing.median_s / 1e9, label=f"{count / timing.median_s:,.1f} texts/s",
+            **timing.columns(), **rest,
+        )  # fmt: skip
+
+
+def _peers(setting: Setting, weights: Mapping[str, np.ndarray], say: Say) -> Iterator[tuple[str, Vectors]]:
+    """(name, call) of each peer that is installed."""
+    if not setting.against:
+        return
+    try:
+        import torch
+        from transformers import BertConfig as TheirConfig
+        from transformers import BertModel
+    except ModuleNotFoundError as missing:
+        say(f"no peers: {missing.name} is not installed; pip install torch transformers puts them beside ours")
+        return
+    torch.set_num_threads(setting.count)
+    config = setting.config
+    sizes = {name: getattr(config, name) for name in SIZES["minilm"]}
+    network = BertModel(TheirConfig(vocab_size=config.vocab_size, **sizes), add_pooling_layer=False).eval()
+    network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=False)
+    batches = list(padded(setting.texts))
+    if "torch" in setting.against:
+        network.to(getattr(torch, setting.dtype))
+
+        def of_torch(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+            with torch.inference_mode():
+                found = network(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask))
+            return found.last_hidden_state.float().numpy()
+
+        yield "PyTorch", lambda: _means(of_torch, batches, setting)
+    if "openvino" in setting.against:
+        try:
+            import openvino
+        except ModuleNotFoundError as missing:
+            say(f"no peer: {missing.name} is not installed; pip install openvino puts it beside ours")
+            return
+        call = _compiled(openvino, torch, copy.deepcopy(network).float(), setting)
+        yield "OpenVINO", lambda: _means(call, batches, setting)
+
+
+def _compiled(openvino: Any, torch: Any, network: Any, setting: Setting) -> Callable[..., np.ndarray]:
+    """OpenVINO's network of (ids, mask) on the CPU."""
+
+    class Named(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            return self.network(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    example = torch.full((2, 8), 5), torch.ones(2, 8, dtype=torch.int64)
+    precision = {"float32": "f32", "bfloat16": "bf16"}[setting.dtype]
+    options = {"INFERENCE_NUM_THREADS": setting.count, "INFERENCE_PRECISION_HINT": precision,
+               "PERFORMANCE_HINT": "LATENCY"}  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tracing tells of every branch that depends on a shape
+        converted = openvino.convert_model(Named(), example_input=example)
+    model = openvino.Core().compile_model(converted, "CPU", options)
+    return lambda ids, mask: model([ids, mask])[0]
+
+
+Padded = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def padded(texts: list[np.ndarray]) -> Iterator[Padded]:
+    """(indices, ids, mask) of batches of texts of similar length, filled up with 0."""
+    order = np.argsort([-len(ids) for ids in texts], kind="stable")
+    for first in range(0, len(order), BATCH):
+        chosen = order[first : first + BATCH]
+        ids = np.zeros((len(chosen), len(texts[chosen[0]])), np.int64)
+        mask = np.zeros_like(ids)
+        for row, i in enumerate(chosen):
+            ids[row, : len(texts[i])], mask[row, : len(texts[i])] = texts[i], 1
+        yield chosen, ids, mask
+
+
+def _means(call: Callable[..., np.ndarray], batches: list[Padded], setting: Setting) -> np.ndarray:
+    """float32 (texts, C): the mean over the tokens of each text."""
+    result = np.empty((len(setting.texts), setting.config.hidden_size), np.float32)
+    for chosen, ids, mask in batches:
+        counted = mask[:, :, None].astype(np.float32)
+        result[chosen] = (call(ids, mask) * counted).sum(axis=1) / counted.sum(axis=1)
+    return result

@@ -1,0 +1,227 @@
+"""Texts to score, and their scores: JSON lines in and out, or a text file of one text a line.
+
+A JSON line is {"id": ..., "context": "text", "continuation": "text"}, or {"id": ..., "text": "text"} for a text alone.
+"prompt" is another name of "context". Each of them is text or a list of token ids; "prompt_token_ids",
+"continuation_token_ids" and "tokens" are ids, too. All other fields are data, and ignored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from tilewright.errors import InputError, UsageError
+from tilewright.formats.files import Writable
+from tilewright.formats.json_keys import check_keys
+from tilewright.formats.lines import (
+    BadLine,
+    LineId,
+    LineReader,
+    Row,
+    check_tokens,
+    convert_row,
+    decode_fields,
+    decode_text,
+    json_error,
+    missing,
+    recovered,
+)
+from tilewright.formats.names import check_records_name, kind_of_records
+from tilewright.formats.records import Id, Record, RecordError
+
+Tokens = str | list[int]
+T = TypeVar("T")  # what is made of a record, to be scored
+_Unset = msgspec.UnsetType
+CONTEXTS, CONTINUATIONS, TEXTS = (
+    ("context", "prompt", "prompt_token_ids"), ("continuation", "continuation_token_ids"), ("text", "tokens"),
+)  # fmt: skip
+_Line = msgspec.defstruct(
+    "_Line",
+    [("id", LineId | _Unset, msgspec.UNSET),
+     *((name, (list[int] if name.endswith(("_ids", "tokens")) else Tokens) | _Unset, msgspec.UNSET)
+       for name in (*CONTEXTS, *CONTINUATIONS, *TEXTS))],
+)  # fmt: skip
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+class _IdOnly(msgspec.Struct):
+    id: LineId | None = None
+
+
+class Given(NamedTuple):
+    """What a line gives. context: None for a text alone, which is `scored`. field: the name of what is scored."""
+
+    context: Tokens | None
+    scored: Tokens
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredBatch(Generic[T]):
+    """Records in the order of the input, each with what is made of it, None for a bad one. end: bytes of the input used
+    so far."""
+
+    records: list[Record]
+    contents: list[T | None]
+    end: int
+
+
+class ScoredLines(LineReader[Given, T | None], Generic[T]):
+    """Texts to score of a JSONL file in batches; lines that cannot be used become records with an error.
+
+    prepare: makes of (context, scored) what is computed; a UsageError or InputError of it is the record's. Ids are 0 to
+    vocabulary - 1. count, memory and errors are LineReader's.
+    """
+
+    example = '{"id": ..., "context": "text", "continuation": "text"} or {"id": ..., "text": "text"}'
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        prepare: Callable[[Tokens | None, Tokens], T],
+        vocabulary: int,
+        count: int | None = None,
+    ) -> None:
+        super().__init__(path, count=count, example=self.example)
+        self._prepare, self._vocabulary = prepare, vocabulary
+
+    def batches(self, size: int) -> Iterator[ScoredBatch[T]]:
+        """All records in order, `size` at a time."""
+        for records, contents, end in self._groups(size):
+            good = [c if r.error is None else None for r, c in zip(records, contents, strict=True)]
+            yield ScoredBatch(records, good, end)
+
+    def _decode(self, line: bytes | Row) -> tuple[Id | None, Given]:
+        if isinstance(line, dict):
+            return self._found(convert_row(line, _Line), line)
+        decode_text(line)
+        try:
+            record = _decode_line(line)
+            fields = decode_fields(line)
+            check_keys(line, len(fields))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise json_error(error, line) from error
+        return self._found(record, fields)
+
+    def _found(self, record: Any, fields: Row) -> tuple[Id | None, Given]:
+        """The id, and what is to be scored. Raises BadLine unless it is a pair or a text alone."""
+        (context, continuation, text), id = map(_one_of(record), (CONTEXTS, CONTINUATIONS, TEXTS)), record.id
+        own = None if id is msgspec.UNSET else id
+        if text and (context or continuation):
+            raise BadLine(f"is given together with {context or continuation}; a text alone has neither", text)
+        if text:
+            return own, Given(None, getattr(record, text), text)
+        if context and continuation:
+            return own, Given(getattr(record, context), getattr(record, continuation), continuation)
+        raise missing(fields, CONTINUATIONS[0] if context else CONTEXTS[0] if continuation else TEXTS[0])
+
+    def _check(self, raw: Given) -> T:
+        for name, tokens in (("context", raw.context), (raw.field, raw.scored)):
+            if isinstance(tokens, list):
+                check_tokens(tokens, self._vocabulary, name)
+        try:
+            return self._prepare(raw.context, raw.scored)
+        except (UsageError, InputError) as error:
+            raise BadLine(_said(error), raw.field) from error
+
+    def _recover(self, line: bytes | Row | None) -> tuple[Id | None, T | None]:
+        return recovered(line, _IdOnly).id, None
+
+
+def _one_of(record: Any) -> Callable[[tuple[str, ...]], str]:
+    """Finds the one of some names that a record has, "" for none. Raises BadLine for several."""
+
+    def find(names: tuple[str, ...]) -> str:
+        given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
+        if len(given) > 1:
+            raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
+        return given[0] if given else ""
+
+    return find
+
+
+def _said(error: UsageError | InputError) -> str:
+    """The message with its remedy, without a path."""
+    return f"{error.message}; {error.remedy}" if error.remedy else error.message
+
+
+class ScoredText(ScoredLines[T]):
+    """Texts alone of a UTF-8 text file, one a line, whose number is the id; blank lines are skipped."""
+
+    example = "a text"
+    IDS = False
+
+    def _decode(self, line: bytes | Row) -> tuple[Id | None, Given]:
+        assert isinstance(line, bytes)
+        return None, Given(None, decode_text(line).removesuffix("\r"), "")
+
+    def _recover(self, line: bytes | Row | None) -> tuple[Id | None, T | None]:
+        return None, None
+
+
+def open_scored(
+    path: str | os.PathLike[str],
+    *,
+    prepare: Callable[[Tokens | None, Tokens], T],
+    vocabulary: int,
+    count: int | None = None,
+) -> ScoredLines[T]:
+    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a text per line. The
+    arguments are ScoredLines'. Raises UsageError for another name, and InputError."""
+    name = os.fspath(path)
+    check_records_name(name, "input")
+    form = kind_of_records(name)
+    kind = ScoredText if form == ".txt" else ScoredLines
+    reader: ScoredLines[T] = kind(path, prepare=prepare, vocabulary=vocabulary, count=count)
+    if form == ".parquet":
+        from tilewright.formats.parquet import as_rows
+
+        return as_rows(reader, count)
+    if form in (".csv", ".tsv"):
+        from tilewright.formats.csv_rows import as_table
+
+        as_table(reader, form)
+    return reader
+
+
+class Scores(NamedTuple):
+    """As a line shows them. logprob: the sum. cut: tokens of the context that were not read."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    logprob: float
+    is_greedy: bool
+    cut: int
+
+
+class ScoreWriter:
+    """Writes one line per record to an open AtomicFile: {"id", "logprob", "is_greedy", "token_ids", "token_logprobs",
+    "cut"?}, or {"id", "error": {"line", "field", "message"}}."""
+
+    def __init__(self, file: Writable) -> None:
+        self.file = file
+        self._encode_lines = msgspec.json.Encoder().encode_lines
+
+    def write(self, results: Iterable[tuple[Record, Scores | None]]) -> None:
+        """results: records and their scores, in the order of the input. Raises ResourceError."""
+        self.file.write(self._encode_lines([_answer(*result) for result in results]))
+
+
+def _answer(record: Record, scores: Scores | None) -> dict[str, Any]:
+    if scores is None:
+        return {"id": record.id, "error": record.error}
+    values = [float(str(np.float32(value))) for value in scores.logprobs]  # the fewest digits that give them back
+    answer = {"id": record.id, "logprob": scores.logprob, "is_greedy": scores.is_greedy,
+              "token_ids": scores.token_ids, "token_logprobs": values}  # fmt: skip
+    return answer | {"cut": scores.cut} if scores.cut else answer
+
+
+def error_line(said: bytes, error: RecordError) -> bytes:
+    """What ScoreWriter writes for a record with this error, for which it wrote the line `said` before."""
+    return msgspec.json.encode({"id": msgspec.json.decode(said)["id"], "error": error}) + b"\n"

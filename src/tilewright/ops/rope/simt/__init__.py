@@ -1,0 +1,1 @@
+"""SIMT kernels of rope, in numba-cuda."""

@@ -1,0 +1,144 @@
+"""The program of a Ray actor: it runs shards, and writes its progress to files of the job's logs, which survive it."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import time
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from tilewright.errors import ResourceError
+from tilewright.ops.core.launch import threads
+from tilewright.runtime.devices import place_for
+from tilewright.runtime.engines.schedule import Assignment
+from tilewright.runtime.engines.worker import BEAT_SECONDS
+from tilewright.runtime.fingerprint import device_class
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.task import Place, Task, open_worker, run_shard
+from tilewright.runtime.jobs.unchanged import AsBegun
+from tilewright.runtime.jobs.workers import Tally
+
+SAID = b"%20d%20d%20d%20d%20.6f"  # the fields of `Said`, and the time, so that each is unlike the one before
+SAID_BYTES = 100
+FAULT_BYTES = 200  # of the text that faulthandler writes; its first line says what happened
+
+
+class Hire(NamedTuple):
+    """The orders of an actor. threads: of its CPU kernels; None: one per core of its node. serial: a number that no
+    other actor of the job has, because two actors with one `place.number` may live at the same time on two nodes."""
+
+    task: Task
+    output: str
+    place: Place
+    threads: int | None
+    serial: int
+    traced: bool
+    began: AsBegun
+
+
+class Said(NamedTuple):
+    """The progress of an actor: its shard, the record that runs alone (or -1), records done, share of the work."""
+
+    shard: int
+    record: int
+    done: int
+    share: float | None
+
+    @classmethod
+    def of(cls, line: bytes) -> Said | None:
+        """The progress that a line tells; None if it is torn or missing."""
+        try:
+            shard, record, done, _ = (int(line[begin : begin + 20]) for begin in range(0, 80, 20))
+            share = float(line[80:])
+        except ValueError:
+            return None
+        return cls(shard, record, done, None if share < 0 else share)
+
+
+def said_name(serial: int) -> str:
+    """The file with the progress of an actor, in the job's logs."""
+    return f"said-{serial}"
+
+
+def fault_name(serial: int) -> str:
+    """The file with the traceback of an actor that a signal of its own ended, in the job's logs. Else it is empty."""
+    return f"fault-{serial}"
+
+
+def gpu_class() -> str:
+    """The class of this node's GPU, for a job that is led by a machine without one. Raises ResourceError if the GPU
+    cannot be used."""
+    return device_class(place_for("cuda"))
+
+
+def _check_class(begun: object, device: str) -> None:
+    """Raises ResourceError if this node gives other bits than the hardware with which the job was begun."""
+    here = device_class(device)
+    if begun in (None, here):
+        return
+    raise ResourceError(
+        f'the node {os.uname().nodename} has the device "{here}", and the job was begun with "{begun}": the results of '
+        "both differ in the last bits",
+        remedy="run on nodes of one kind. If the workers are alike, start the command on one of them: ray job submit "
+        "--entrypoint-num-cpus 1",
+    )
+
+
+class Actor:
+    """The actor that runs on a node. It is also the `Beat` of its shards."""
+
+    def __init__(self, hire: Hire) -> None:
+        self._hire, self._place, self._began = hire, hire.place, hire.began
+        self._said, self._shard = 0.0, -1
+
+    def where(self) -> str:
+        """The id of its node. The first call, because it returns as soon as Ray has found a node for the actor."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def open(self) -> None:
+        """Loads the model."""
+        if self._place.gpu is not None:  # Ray has chosen it
+            self._place = replace(self._place, gpu=os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        if self._hire.threads:  # Ray counts cores and hands out none, so threads are limited and none is pinned
+            os.environ.setdefault("RAYON_NUM_THREADS", str(self._hire.threads))  # of tokenizers
+        with JobDirectory(self._hire.output) as directory, threads(self._hire.threads):
+            _check_class(directory.manifest.fingerprint.get("device"), "cpu" if self._place.gpu is None else "cuda")
+            self._fault = directory.logs.open(fault_name(self._hire.serial), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            faulthandler.enable(self._fault)  # Ray does not say by which signal an actor ended
+            directory.began = self._began
+            self._worker = open_worker(self._hire.task, directory, self._place)
+            self._began = directory.began
+            self._tally = Tally(directory, self._place)
+
+    def run(self, given: Assignment) -> Record:
+        """Run a shard and commit it."""
+        number, device, recording = self._place.number, self._place.device, trace.recording
+        with (
+            JobDirectory(self._hire.output) as directory,
+            recording(directory, number, self._hire.traced, device=device),
+            threads(self._hire.threads),
+        ):
+            self._fd = directory.logs.open(said_name(self._hire.serial), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            self._shard, directory.began = given.shard, self._began
+            try:
+                shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
+                record = run_shard(self._worker, directory, shard, self, doubted=given.doubted)
+                return self._tally.add(directory, record)
+            finally:
+                os.close(self._fd)
+
+    def __call__(self, done: int = 0, share: float | None = None, *, record: int = -1) -> None:
+        now = time.monotonic()
+        if record >= 0 or now - self._said > BEAT_SECONDS:
+            self._said = now
+            line = SAID % (self._shard, record, done, now * 1e3, -1 if share is None else share)
+            os.pwrite(self._fd, line, 0)
+
+    def at(self, record: int) -> None:
+        """This record comes next and alone."""
+        self(record=record)

@@ -1,0 +1,303 @@
+"""Nodes of an MPI job that do not see its files: inputs and weights are sent to each of them once, into a folder of its
+own, and the shards of its ranks come back to rank 0, which commits them.
+
+A node sees the files if each has the size and the time of change that rank 0 found, and if a file that rank 0 makes
+beside the output is there. `--shared-files` says so without a look: "yes" for all nodes, "no" for none but rank 0's.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from tilewright.errors import InternalError, ResourceError, UsageError, counted
+from tilewright.formats.files import naming
+from tilewright.formats.many_files import is_many
+from tilewright.runtime.jobs.directory import MANIFEST, STAGE, JobDirectory, Record
+from tilewright.runtime.jobs.record import error_name, part_name
+from tilewright.runtime.jobs.task import J
+from tilewright.runtime.jobs.unchanged import AsBegun, files_below
+from tilewright.runtime.jobs.workers import MOST_BYTES
+
+READ = ("model", "input", "kernel")  # fields of a job that name what every rank reads
+WRITTEN = ("output", "image")
+LEADS = ("answers", "table_path")  # what rank 0 alone reads or keeps
+BLOCK = 16 << 20  # bytes that are sent at a time
+NODE = "tilewright-node-"  # the beginning of the name of a node's folder
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that is sent. name: where it goes in the node's folder. size (bytes), changed (ns): as in `os.stat`."""
+
+    path: str
+    name: str
+    size: int
+    changed: int
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What rank 0 tells all others first. folders: the outputs that are directories. probe: a file and its content."""
+
+    job: Any
+    sources: tuple[Source, ...]
+    folders: frozenset[str]
+    probe: tuple[str, bytes]
+
+
+@dataclass
+class Parcel:
+    """A committed shard of a node that does not see the output: its file, its errors, its pieces in place. tally: name
+    and content of the file that tells `status` of this rank."""
+
+    part: bytes
+    errors: bytes
+    tally: tuple[str, bytes]
+    pieces: list[bytes] = field(default_factory=list)
+
+
+class Staging:
+    """The files of the ranks of one node. folder: where they are, None on a node that sees those of rank 0. facts: of
+    rank 0's report. Every rank must call `share`."""
+
+    def __init__(self, comm: Any, node: Any) -> None:
+        self._comm, self._node = comm, node
+        self.folder: str | None = None
+        self.facts: dict[str, Any] = {}
+
+    def share(self, job: J, shared: str) -> J:
+        """The job as this rank runs it. shared: "auto", "yes" or "no". Raises UsageError and ResourceError."""
+        if shared == "yes" or self._node.size == self._comm.size:  # or there is one node
+            return job
+        leaders = self._comm.Split(0 if self._node.rank == 0 else 1, self._comm.rank)
+        lead = self._comm.rank == 0
+        offer: Offer = self._comm.bcast(self._offer(job, shared) if lead else None)
+        sees = None
+        if self._node.rank == 0:
+            sees = lead or (shared == "auto" and _sees(offer))
+            lacking = leaders.allreduce(0 if sees else 1)
+            if lead:
+                _forget(offer)
+            if lacking:
+                self._send(leaders, offer, sees=sees, lacking=lacking)
+        if self._node.bcast(sees):
+            return job
+        self.folder = self._node.bcast(self.folder)
+        return staged(offer, self.folder)
+
+    def notices(self) -> list[str]:
+        """What was sent, for people."""
+        if not (sent := self.facts.get("sent")):
+            return []
+        count, files = sent["nodes"], counted(sent["files"], "file")
+        nodes = "1 node that does" if count == 1 else f"{count} nodes that do"
+        return [f"Sent {files} ({sent['bytes']:,} bytes) to {nodes} not see the files of rank 0"]
+
+    def directory(self, output: str, manifest: bytes) -> JobDirectory:
+        """The job directory of this node, with rank 0's manifest."""
+        directory = JobDirectory(output, make=True)
+        if MANIFEST not in directory.root:
+            directory.root.place(MANIFEST, manifest)
+        return directory
+
+    def close(self) -> None:
+        """Remove this node's folder."""
+        if self.folder and self._node.rank == 0:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _offer(self, job: Any, shared: str) -> Offer:
+        """Look for the files of the job, and make the file that other nodes look for."""
+        files = tuple(_sources(job))
+        folders = frozenset(name for name in WRITTEN if os.path.isdir(getattr(job, name, None) or ""))
+        token = secrets.token_hex(16)
+        folder = os.path.dirname(os.path.abspath(job.output.rstrip("/")))
+        probe = os.path.join(folder, f".tilewright-{token[:8]}.tmp"), token.encode()
+        with suppress(OSError):  # the job itself tells why nothing can be written there
+            fd = os.open(probe[0], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(fd, probe[1])
+            finally:
+                os.close(fd)
+        return Offer(job, files, folders, probe)
+
+    def _send(self, leaders: Any, offer: Offer, *, sees: bool, lacking: int) -> None:
+        """Send all files from rank 0 to the first rank of each node that lacks them. Raises UsageError for an input of
+        many files, and for a trace, to which these nodes could not write."""
+        if hasattr(offer.job, "source") and offer.job.input and is_many(offer.job.input):
+            what = (
+                f"{lacking} of {leaders.size} nodes do not see the job's files, and one file alone can be sent as input"
+            )
+            raise UsageError(what, path=offer.job.input, remedy="give one file, or use a shared file system")
+        if offer.job.settings.trace:
+            what = f"{lacking} of {leaders.size} nodes do not see the job's files, and could not write the trace"
+            raise UsageError(
+                what, path=offer.job.settings.trace, remedy="leave out --trace, or use a shared file system"
+            )
+        lead = leaders.rank == 0
+        group = leaders.Split(0 if lead or not sees else 1, leaders.rank)
+        if sees and not lead:
+            return
+        if not lead:
+            self.folder = tempfile.mkdtemp(prefix=NODE)
+        sent = 0
+        for source in offer.sources:
+            for at, block in _blocks(source, read=lead):
+                group.Bcast(block, 0)
+                sent += len(block)
+                if not lead:
+                    _append(os.path.join(self.folder or "", source.name), at, block)
+            if not lead and not source.size:
+                _append(os.path.join(self.folder or "", source.name), 0, bytearray())
+        self.facts = {"sent": {"nodes": lacking, "files": len(offer.sources), "bytes": sent}}
+
+
+def staged(offer: Offer, folder: str) -> Any:
+    """The job of a rank of a node that has the files in `folder`. What only rank 0 does is left out."""
+    job, changed = offer.job, dict[str, Any]()
+    for name in {found.name.partition(os.sep)[0] for found in offer.sources}:
+        changed[name] = os.path.join(folder, name, os.path.basename(os.path.normpath(getattr(job, name))))
+    for name in WRITTEN:
+        if path := getattr(job, name, None):
+            changed[name] = os.path.join(folder, name, os.path.basename(os.path.normpath(path)))
+            os.makedirs(os.path.dirname(changed[name]), exist_ok=True)
+            changed[name] += "/" * (path.endswith("/") or name in offer.folders)
+    known = {one.name for one in fields(job)}
+    changed |= {name: None for name in (*LEADS, "source") if name in known}
+    settings = replace(job.settings, restart=False, keep_others=False, since=None)
+    return replace(job, **changed, settings=settings)
+
+
+def begun(task: Any) -> AsBegun:
+    """The files of this node as they were sent."""
+    task.fingerprint()  # walks through directories of many files
+    return AsBegun.of(task.files()).also(getattr(task, "trees", {}))
+
+
+def packed(directory: JobDirectory, record: Record) -> Parcel:
+    """Take a committed shard out of this node's directory."""
+    from tilewright.runtime.jobs.pieces import Tree, parsed
+
+    name = part_name(record.shard)
+    part = directory.shards.read(name, record.size + record.notes_size + len(record.trailer)) or b""
+    errors = directory.errors_of(record) if record.errors else b""
+    tree = Tree(directory.root, STAGE)
+    pieces = parsed(directory.notes(record.shard))
+    tally = next((name for name in directory.logs.names() if name.endswith(f"-{os.getpid()}.json")), "")
+    told = (directory.logs.read(tally, MOST_BYTES) if tally else None) or b""
+    parcel = Parcel(part, errors, (tally, told), [tree.get(piece) for piece in pieces])
+    directory.shards.remove(name)
+    for piece in pieces:
+        if piece.name:
+            tree.remove(piece.name)
+    return parcel
+
+
+def unpacked(directory: JobDirectory, record: Record, parcel: Parcel) -> None:
+    """Commit the shard of another node. Raises ResourceError, and InternalError for one that arrived damaged."""
+    from tilewright.runtime.jobs.pieces import Tree, parsed
+
+    directory.began.check()
+    tree = Tree(directory.root, STAGE)
+    pieces = parsed(parcel.part[record.size : record.size + record.notes_size])
+    for piece, content in zip(pieces, parcel.pieces, strict=True):
+        if piece.absent:
+            tree.remove(piece.name)
+        else:
+            tree.put(piece.name, piece.offset, content, whole=bool(piece.name))
+    tree.sync(piece.name for piece in pieces if not piece.absent)
+    if parcel.errors:
+        directory.errors.place(error_name(record.shard), parcel.errors)
+    directory.shards.place(part_name(record.shard), parcel.part)
+    _tell(directory, *parcel.tally)
+    found = directory.record(record.shard)
+    if found is None or directory.wrong_errors(found):
+        raise InternalError(f"shard {record.shard} of another node arrived damaged", path=directory.path)
+
+
+def _tell(directory: JobDirectory, name: str, content: bytes) -> None:
+    """Write a rank's counts for `status`. Errors of the disk are ignored, as in `Tally`."""
+    with suppress(OSError):
+        fd = directory.logs.open(name, os.O_WRONLY | os.O_CREAT)
+        try:
+            os.pwrite(fd, content, 0)
+        finally:
+            os.close(fd)
+
+
+def _sources(job: Any) -> Iterator[Source]:
+    """All files that ranks read for a job."""
+    listed = [*job.files().values()] if hasattr(job, "files") else []
+    for name in READ:
+        path = getattr(job, name, None)
+        if not path or (name == "kernel" and not path.lower().endswith((".txt", ".npy"))):
+            continue
+        top = os.path.join(name, os.path.basename(os.path.normpath(path)))
+        if os.path.isfile(path):
+            yield _source(path, top)
+        elif os.path.isdir(path):
+            below = [os.path.relpath(one, path) for one in listed if _is_below(one, path) and os.path.isfile(one)]
+            for part in below if listed else files_below(path):
+                yield _source(os.path.join(path, part), os.path.join(top, part))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.dirname(path) == os.path.normpath(folder) or path.startswith(os.path.join(folder, ""))
+
+
+def _source(path: str, name: str) -> Source:
+    with naming(path, "look at"):
+        status = os.stat(path)
+    return Source(os.path.abspath(path), name, status.st_size, status.st_mtime_ns)
+
+
+def _sees(offer: Offer) -> bool:
+    """True if this node has rank 0's files and its folder of the output."""
+    try:
+        with open(offer.probe[0], "rb") as file:
+            if file.read(64) != offer.probe[1]:
+                return False
+        found = ((os.stat(source.path), source) for source in offer.sources)
+        return all((s.st_size, s.st_mtime_ns) == (source.size, source.changed) for s, source in found)
+    except OSError:
+        return False
+
+
+def _forget(offer: Offer) -> None:
+    with suppress(OSError):
+        os.unlink(offer.probe[0])
+
+
+def _blocks(source: Source, *, read: bool) -> Iterator[tuple[int, bytearray]]:
+    """(offset, block) of a file in order. read: with its content; else buffers to receive it. Raises ResourceError."""
+    from tilewright.formats.files import InputFile
+
+    file = InputFile(source.path, "input") if read else None
+    try:
+        for at in range(0, source.size, BLOCK):
+            block = bytearray(min(BLOCK, source.size - at))
+            if file:
+                file.read_into(block, at)
+            yield at, block
+    finally:
+        if file:
+            file.close()
+
+
+def _append(path: str, at: int, block: bytearray) -> None:
+    """Write a block of a file in this node's folder. Raises ResourceError, as on a full disk."""
+    try:
+        if not at:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "ab" if at else "wb") as file:
+            file.write(block)
+    except OSError as error:
+        what = f"a file of the job cannot be stored on {os.uname().nodename}: {(error.strerror or '').lower()}"
+        remedy = "set TMPDIR to a folder of this node with more space"
+        raise ResourceError(what, path=path, remedy=remedy) from error

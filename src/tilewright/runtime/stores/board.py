@@ -1,0 +1,302 @@
+"""Who works on which shard of a shared job: leases that any store can hold.
+
+workers/ID      a process; it is written again every BEAT_SECONDS, and one that is older than LEASE_SECONDS has ended
+taken/00042     the process that has taken a shard, and how many had it before
+lead            the process that merges
+
+All ages are differences of two times of the store's own clock, so the clocks of the machines need not agree. A lease
+saves work, no more: two processes that run one shard write the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Protocol
+
+import msgspec
+
+from tilewright.errors import InternalError, ResourceError
+from tilewright.runtime.jobs.durable import alive
+from tilewright.runtime.stores.objects import Stat
+
+LEASE_SECONDS = 30.0
+BEAT_SECONDS = 7.0
+KNOWN_SECONDS = 2.0  # that the state of another process is believed
+LEAD, CLAIMS, WORKERS = "lead", "taken", "workers"
+LOOK_SECONDS, LOOK_SHARE = 0.5, 20  # between two looks at the whole job: at least so long, and times as long as a look
+MOST_SECONDS = 10.0  # that a look is put off on a slow store: shards of ended processes wait so long
+MISSES = 3  # shards in a row that others had taken; then it is time for a look
+TRIES = 4  # processes that a shard may end; schedule.KILLS for one that is killed from outside
+
+
+class Keys(Protocol):
+    """What leases need of a store; see `objects.Objects`."""
+
+    url: str
+
+    def get(self, name: str) -> tuple[bytes, Stat] | None: ...
+
+    def stat(self, name: str) -> Stat | None: ...
+
+    def put(self, name: str, data: bytes, *, absent: bool = False, match: Stat | None = None) -> str | None: ...
+
+    def names(self, folder: str) -> dict[str, Stat]: ...
+
+    def delete(self, names: list[str]) -> None: ...
+
+
+class Member(msgspec.Struct):
+    """A process that works on a job. shards, records: committed by it."""
+
+    host: str
+    pid: int
+    since: float
+    device: str = ""
+    shards: int = 0
+    records: int = 0
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {time.strftime('%F %T', time.localtime(self.since))}"
+
+
+class Claim(msgspec.Struct):
+    """A shard's lease. tries: the processes that have had it, this one included."""
+
+    worker: str
+    tries: int = 1
+
+
+class Board:
+    """`with Board(keys) as board`: this process is a worker of the job until the end of the block."""
+
+    def __init__(self, keys: Keys, device: str = "") -> None:
+        self._keys = keys
+        self.id = f"{_here()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.member = Member(os.uname().nodename, os.getpid(), time.time(), device)
+        self._mine: set[int] = set()  # claimed and not yet committed
+        self._known: dict[str, tuple[float, bool]] = {}  # other processes: (when asked, alive)
+        self._beat_at = (0.0, 0.0)  # of the last beat: the store's clock, and this process's
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_alive, name="tilewright-lease", daemon=True)
+
+    def watched(self) -> Board:
+        """The same for a process that only looks, and takes its own clock for the store's."""
+        self._beat_at = time.time(), time.monotonic()
+        return self
+
+    def __enter__(self) -> Board:
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+        with suppress(ResourceError):  # what stays is taken over when it is old
+            mine = [name for name in map(claim_name, self._mine) if self._holds(name)]
+            self._keys.delete([*mine, f"{WORKERS}/{self.id}"])
+
+    def _holds(self, name: str) -> bool:
+        """False if another process has taken the claim over."""
+        got = self._keys.get(name)
+        return got is not None and f'"{self.id}"'.encode() in got[0]
+
+    def _keep_alive(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            with suppress(ResourceError):  # others take the shards over, which does no harm
+                self._beat()
+
+    def _beat(self) -> None:
+        name = f"{WORKERS}/{self.id}"
+        self._keys.put(name, msgspec.json.encode(self.member))
+        found, now = self._keys.stat(name), time.monotonic()
+        if found:
+            self._beat_at = (found.modified, now)
+
+    def alive(self, worker: str) -> bool:
+        """True if the process was heard of within its lease."""
+        if worker == self.id:
+            return True
+        where, _, rest = worker.rpartition("-")[0].rpartition("-")
+        if where == _here() and rest.isdecimal() and not alive(int(rest)):
+            return False
+        asked, answer = self._known.get(worker, (0.0, False))
+        if time.monotonic() - asked > KNOWN_SECONDS or not asked:
+            found = self._keys.stat(f"{WORKERS}/{worker}")
+            stores_now = self._beat_at[0] + time.monotonic() - self._beat_at[1]
+            answer = found is not None and stores_now - found.modified < LEASE_SECONDS
+            self._known[worker] = (time.monotonic(), answer)
+        return answer
+
+    @contextmanager
+    def leading(self, remedy: str) -> Iterator[None]:
+        """Within the block this process alone plans and merges. Raises ResourceError if another one does."""
+        earlier = None
+        if (found := self._keys.get(LEAD)) is not None:
+            if self.alive(holder := found[0].decode(errors="replace")):
+                raise self._taken(holder, remedy)
+            earlier = found[1]
+        put = self._keys.put(LEAD, self.id.encode(), absent=earlier is None, match=earlier)
+        if put is None:
+            raise self._taken("", remedy)
+        try:
+            yield
+        finally:
+            with suppress(ResourceError):
+                if (found := self._keys.get(LEAD)) and found[0] == self.id.encode():
+                    self._keys.delete([LEAD])
+
+    def _taken(self, holder: str, remedy: str) -> ResourceError:
+        who = member_of(self._keys, holder) or "one that has just begun"
+        return ResourceError(f"another run works on this job: {who}", path=self._keys.url, remedy=remedy)
+
+    def take(self, number: int, over: Claim | None = None, match: Stat | None = None) -> bool:
+        """Claim a shard that nobody has; or, over this version of a claim, one of a process that has ended."""
+        claim = msgspec.json.encode(Claim(self.id, over.tries + 1 if over else 1))
+        if self._keys.put(claim_name(number), claim, absent=match is None, match=match) is None:
+            return False
+        self._mine.add(number)
+        return True
+
+    def committed(self, number: int, records: int) -> None:
+        """The shard is whole: its claim stays and needs no renewal."""
+        self._mine.discard(number)
+        self.member.shards, self.member.records = self.member.shards + 1, self.member.records + records
+
+    def claims(self) -> set[int]:
+        """The claimed shards."""
+        return {int(last) for name in self._keys.names(CLAIMS) if (last := name.rpartition("/")[2]).isdecimal()}
+
+    def left_by_the_dead(self, number: int, *, supervised: bool) -> tuple[Claim, Stat] | None:
+        """The claim of a shard whose process has ended, and its version; None if the process works on it. Raises
+        InternalError for a shard that ended too many, unless supervised."""
+        got = self._keys.get(claim_name(number))
+        if got is None:
+            return None
+        try:
+            claim = msgspec.json.decode(got[0], type=Claim)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            claim = Claim("")
+        if self.alive(claim.worker):
+            return None
+        if claim.tries >= TRIES and not supervised:
+            raise InternalError(
+                f"shard {number} was begun by {claim.tries} processes, and each of them ended without finishing it",
+                path=self._keys.url,
+                remedy="run the command of the job with --engine local, which makes the record to blame an error",
+            )
+        return claim, got[1]
+
+    def forget(self, numbers: list[int]) -> None:
+        """Delete the claims of these shards, so that anyone may run them."""
+        if numbers:
+            self._keys.delete([*map(claim_name, numbers)])
+
+
+def _here() -> str:
+    """This host and its numbering of processes, of which each container has its own."""
+    host = os.uname().nodename[:80].replace("/", "_")
+    with suppress(OSError):
+        return f"{host}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return host
+
+
+def claim_name(number: int) -> str:
+    """The name of a shard's claim."""
+    return f"{CLAIMS}/{number:05d}"
+
+
+def member_of(keys: Keys, worker: str) -> Member | None:
+    """What a process says of itself; None if it has said nothing, or nothing readable."""
+    got = keys.get(f"{WORKERS}/{worker}") if worker else None
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        return msgspec.json.decode(got[0], type=Member) if got else None
+    return None
+
+
+class SharedShards:
+    """A `task.Source`. Shards come in the order of `todo`. done: names the committed shards. elsewhere: takes those
+    that others have committed, and returns the damaged ones. supervised: a shard that ended its processes may run.
+    again: shards that are there, and that this process makes anew."""
+
+    def __init__(
+        self,
+        board: Board,
+        todo: list[int],
+        done: Callable[[], set[int]],
+        elsewhere: Callable[[list[int]], list[int]],
+        *,
+        supervised: bool,
+        again: Set[int] = frozenset(),
+    ) -> None:
+        self._board, self._done, self._elsewhere = board, done, elsewhere
+        self._order, self._supervised = todo, supervised
+        self._again = again
+        self._left = set(todo)  # neither committed here nor known to be committed elsewhere
+        self._given: set[int] = set()  # to this process's workers, at present
+        self._free: list[int] = []  # in reverse order
+        self._claims: set[int] = set()
+        self._next_look, self._misses = 0.0, 0
+
+    @property
+    def over(self) -> bool:
+        return not self._left
+
+    def next(self) -> int | None:
+        number = self._fresh()
+        if number is None and time.monotonic() >= self._next_look:
+            self._look()
+            number = self._fresh()
+            if number is None:
+                number = self._orphan()
+        if number is not None:
+            self._given.add(number)
+        return number
+
+    def drop(self, number: int) -> None:
+        self._left.discard(number)
+        self._given.discard(number)
+
+    def done(self, number: int, records: int) -> None:
+        """A shard of this process is whole."""
+        self._board.committed(number, records)
+        self.drop(number)
+
+    def _fresh(self) -> int | None:
+        """A shard that nobody had, as far as is known."""
+        while self._free and (self._misses < MISSES or time.monotonic() < self._next_look):
+            number = self._free.pop()
+            if self._board.take(number):
+                self._misses = 0
+                return number
+            self._misses += 1
+        return None
+
+    def _orphan(self) -> int | None:
+        """A shard of a process that has ended."""
+        for number in self._order:
+            if number in self._left and number in self._claims and number not in self._given:
+                found = self._board.left_by_the_dead(number, supervised=self._supervised)
+                if found and self._board.take(number, *found):
+                    self._next_look = 0.0  # there may be more
+                    return number
+        return None
+
+    def _look(self) -> None:
+        """See what others have committed and claimed."""
+        begin = time.monotonic()
+        others = sorted((self._left & self._done()) - self._given - self._again)
+        bad = self._elsewhere(others) if others else []
+        self._board.forget(bad)
+        self._left -= set(others) - set(bad)
+        self._claims = self._board.claims()
+        taken = self._given | self._claims
+        self._free, self._misses = [n for n in reversed(self._order) if n in self._left and n not in taken], 0
+        now = time.monotonic()
+        self._next_look = now + min(max(LOOK_SECONDS, LOOK_SHARE * (now - begin)), MOST_SECONDS)

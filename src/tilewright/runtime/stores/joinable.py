@@ -1,0 +1,85 @@
+"""A run of a job in a local directory that other processes may join while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from tilewright.runtime.jobs.directory import Record
+from tilewright.runtime.jobs.task import Engine, Job, Source
+from tilewright.runtime.stores.board import CLAIMS, WORKERS, Board, SharedShards
+from tilewright.runtime.stores.folder import FolderKeys, clear, joined
+
+
+class Joinable(Engine):
+    """The same engine. Until a worker joins, one question for each shard is all that this costs: is there a directory
+    named workers?"""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.lead, self.ends_workers, self.watches = engine.lead, engine.ends_workers, engine.watches
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run(self, job: Job) -> None:
+        """As the engine's."""
+        root = job.directory.root
+        alone = job.settings.part is None
+        if alone and joined(root):  # what workers of an earlier run have claimed is free
+            clear(root, CLAIMS)
+        with ExitStack() as opened:
+            shared = _Join(job, self._engine, opened)
+            self._engine.run(replace(job, join=shared.join, done=shared.done))
+        if alone and joined(root):
+            clear(root, CLAIMS, WORKERS)
+
+
+class _Join:
+    """source: once a worker has joined, of the shards that waited then."""
+
+    def __init__(self, job: Job, engine: Engine, opened: ExitStack) -> None:
+        self._job, self._engine, self._opened = job, engine, opened
+        self.source: SharedShards | None = None
+        self._again = set(job.todo) & set(job.directory.committed())  # such as those with failed records
+
+    def join(self, shards: Callable[[], tuple[list[int], list[int]]]) -> Source | None:
+        """As `Job.join`."""
+        job = self._job
+        if not joined(job.directory.root):
+            return None
+        running, waiting = shards()
+        keys = FolderKeys(job.directory.root)
+        self._opened.callback(keys.close)
+        board = self._opened.enter_context(Board(keys))
+        for number in running:
+            board.take(number)
+        self.source = SharedShards(
+            board,
+            waiting,
+            lambda: set(job.directory.committed()),
+            self._others,
+            supervised=self._engine.watches,
+            again=self._again,
+        )
+        return self.source
+
+    def done(self, record: Record, worker: int) -> None:
+        """A shard of this process is committed."""
+        if self.source:
+            self.source.done(record.shard, record.records)
+        self._job.done(record, worker)
+
+    def _others(self, numbers: list[int]) -> list[int]:
+        """Tell the job of shards that others have committed. Returns the damaged ones, which are moved aside."""
+        bad, directory = [], self._job.directory
+        for number in numbers:
+            record = directory.record(number)
+            if record is None or directory.wrong_errors(record):
+                directory.quarantine(number)
+                bad.append(number)
+            else:
+                self._job.other(record)
+        return bad

@@ -1,0 +1,162 @@
+"""A job whose output is the URL of an object: this process plans, works, merges and delivers; others may join it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from tilewright.errors import ResourceError, UsageError
+from tilewright.runtime.jobs.directory import REPORT, JobDirectory, Record
+from tilewright.runtime.jobs.finished import Report
+from tilewright.runtime.jobs.manifest import Damaged, Manifest
+from tilewright.runtime.jobs.run import check_cut, run_within
+from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.jobs.task import DOUBTED, Engine, Job, Task, Watch
+from tilewright.runtime.stores.board import Board, SharedShards
+from tilewright.runtime.stores.objects import Objects
+from tilewright.runtime.stores.remote import Publishing, Remote
+
+JOIN = "wait for it, or join it with `tilewright work {}`"
+
+
+def run_at(
+    url: str, task: Task, output: str, engine: Engine, settings: Settings, watch: Watch, request: bytes = b"{}"
+) -> Report:
+    """`run_within` for an output by URL, for which the local `output` stands. request: the job as workers read it.
+
+    Raises what `run_within` raises, and ResourceError wherever the store refuses.
+    """
+    remote = Remote(url, output)
+    with Board(remote.store) as board, board.leading(JOIN.format(url)):
+        return _run(remote, board, task, engine, settings, watch, request)
+
+
+def check_engine(settings: Settings) -> None:
+    """Raises UsageError for an engine or a setting that needs a local output."""
+    if settings.engine not in (None, "inline", "local"):
+        raise UsageError(f"the engine {settings.engine} needs a local output, and the output is a URL",
+                         remedy="leave out --engine, and run `tilewright work URL` on each further node")  # fmt: skip
+    if settings.part is not None:
+        raise UsageError("--part needs a local output, and the output is a URL",
+                         remedy="leave it out, and run `tilewright work URL` on each further node")  # fmt: skip
+
+
+def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Settings, watch: Watch,
+         request: bytes) -> Report:  # fmt: skip
+    found = remote.manifest()
+    delivered = remote.delivered() if found else False
+    finished = delivered and not settings.retry_failed
+    if settings.keep_others and not delivered and not remote.delivering() and Objects(remote.url).stat(""):
+        raise UsageError("there is an object at the output's URL that this job has not made", path=remote.url,
+                         remedy="choose another output, or give --force to replace it")  # fmt: skip
+    if settings.restart:
+        remote.clear()
+        found, finished = None, False
+    if found:
+        _check_same(remote, task, settings)
+        remote.pull(records_alone=finished)
+        if finished and (report := _finished(remote, engine)):
+            return report
+        if finished:
+            remote.pull()
+    done = run_within(task, remote.output, _Shared(engine, remote, board, request), replace(settings, restart=False),
+                      watch)  # fmt: skip
+    with JobDirectory(remote.output) as directory:
+        remote.deliver(directory)
+    return done
+
+
+def _check_same(remote: Remote, task: Task, settings: Settings) -> None:
+    """Raises UsageError if the job in the store was begun for other results, before its shards are copied."""
+    manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
+    with JobDirectory(remote.output, make=True) as directory, suppress(Damaged):
+        directory.compare(manifest, task.cut)
+
+
+def _finished(remote: Remote, engine: Engine) -> Report | None:
+    """The report of a job whose output is in the store; None if it must go on."""
+    if not remote.pull_report():
+        return None
+    try:
+        with JobDirectory(remote.output) as directory:
+            report = directory.sealed(REPORT, Report)
+            shards = directory.manifest.cut.shards
+            whole = report.manifest == directory.manifest.seal and sum(1 for _ in directory.committed()) == shards
+    except Damaged:
+        whole = False
+    if not whole or (report.figures.get(DOUBTED) and engine.watches):
+        os.unlink(os.path.join(remote.path, REPORT))
+        return None
+    remote.pull_output()  # a comparison with answers reads it
+    return msgspec.structs.replace(report, computed=0, seconds={})
+
+
+class _Shared(Engine):
+    """An engine that shares the shards of a job with other processes through a store."""
+
+    def __init__(self, engine: Engine, remote: Remote, board: Board, request: bytes) -> None:
+        self._engine, self._remote, self._board, self._request = engine, remote, board, request
+        self.watches = engine.watches
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run(self, job: Job) -> None:
+        """As the engine's, until each shard is whole here or elsewhere."""
+        remote = self._remote
+        remote.begin(job.directory, self._request)
+        damaged = set(job.todo) & remote.committed()  # what was copied from there did not pass
+        remote.forget(damaged)
+        self._board.forget(sorted(damaged))
+        share(job, self._engine, self._board, remote.committed, lambda numbers: self._elsewhere(job, numbers), remote)
+
+    def _elsewhere(self, job: Job, numbers: list[int]) -> list[int]:
+        bad = self._remote.pull_shards(numbers, job.directory)
+        for number in numbers:
+            record = None if number in bad else job.directory.record(number)
+            if record:
+                job.other(record)
+        return bad
+
+
+def share(
+    job: Job,
+    engine: Engine,
+    board: Board,
+    done: Callable[[], set[int]],
+    elsewhere: Callable[[list[int]], list[int]],
+    remote: Remote | None,
+) -> None:
+    """Run the shards of `job.todo` that nobody else runs. remote: where they are copied; None: they are there."""
+    source = SharedShards(board, job.todo, done, elsewhere, supervised=engine.watches)
+
+    def committed(record: Record) -> None:
+        source.done(record.shard, record.records)
+
+    def without_copy(record: Record, worker: int) -> None:
+        committed(record)
+        job.done(record, worker)
+
+    if remote is None:
+        shared = replace(job, source=source, done=without_copy)
+        engine.run(shared)
+        job.facts |= shared.facts
+        return
+    try:
+        with Publishing(remote, committed) as publish:
+
+            def copied(record: Record, worker: int) -> None:
+                publish(record)
+                job.done(record, worker)
+
+            shared = replace(job, source=source, done=copied)
+            engine.run(shared)
+            job.facts |= shared.facts
+    finally:
+        with suppress(ResourceError):
+            remote.push_logs(board.id)

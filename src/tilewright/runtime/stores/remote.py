@@ -1,0 +1,257 @@
+"""The state of a job in a store, URL.job/, and its copy in a local job directory.
+
+manifest.json, contents.json, shards/, errors/, report.json   as in a local job directory (jobs/directory.py)
+job.json         the job itself, for workers that join it
+logs/            what the workers said
+delivered.json   the ETag of the output that the report is of; an object `delivering` while the output is replaced
+lead, taken/, workers/   who works on it (board.py); taken/ and workers/ are removed when the output is there
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from tilewright.errors import InputError
+from tilewright.formats.files import naming
+from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, REQUEST, JobDirectory, Record
+from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
+from tilewright.runtime.jobs.record import TRAILER_BYTES, error_name, part_name
+from tilewright.runtime.stores.board import CLAIMS, LEAD, WORKERS
+from tilewright.runtime.stores.objects import Objects, Stat
+
+SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
+DELIVERING = "delivering"
+TRANSFERS = 16  # at once: a request takes some milliseconds, most of them in the network
+PENDING = 64  # shards that wait for their upload; then the work waits for them
+
+
+class Delivered(Sealed, frozen=True):
+    """The output that a report is of. manifest: the seal of the job's. etag: of the output."""
+
+    manifest: str
+    etag: str
+
+
+class Remote:
+    """The job of the output `url`, and the directory `output`.job, in which it is worked on."""
+
+    def __init__(self, url: str, output: str) -> None:
+        self.url, self.output, self.path = url, output, f"{output}.job"
+        self.store = Objects(f"{url}.job")
+        self._kept: dict[int, tuple[int, int]] = {}  # (bytes, mtime in ns) of local shards that the store has, too
+
+    # from the store
+
+    def manifest(self) -> Manifest | None:
+        """The manifest in the store, which is copied into the directory; None if it is missing or damaged."""
+        got = self.store.get(MANIFEST)
+        with suppress(Damaged):
+            found = unseal(got[0], Manifest) if got else None
+            if found and got:
+                self._write(MANIFEST, got[0])
+            return found
+        return None
+
+    def pull(self, *, records_alone: bool = False) -> None:
+        """Copy all that is in the store but the report. records_alone: of a shard only the end, which has its record;
+        the rest becomes a hole in the file."""
+        names = self.store.names()
+        wanted = {name: found for name, found in names.items() if name.partition("/")[0] in (SHARDS, ERRORS, CONTENTS)}
+        self._each(lambda name: self._pull(name, wanted[name], records_alone), wanted)
+        self._note_kept()
+
+    def pull_shards(self, numbers: Iterable[int], directory: JobDirectory) -> list[int]:
+        """Copy these shards. Returns those that are missing or damaged, which are removed from the store, too."""
+        numbers = list(numbers)
+
+        def one(number: int) -> bool:
+            with suppress(InputError):  # it is not there
+                self._fetch(f"{SHARDS}/{part_name(number)}")
+                record = directory.record(number)
+                if record and record.errors:
+                    self._fetch(f"{ERRORS}/{error_name(number)}")
+                return record is not None and not directory.wrong_errors(record)
+            return False
+
+        bad = [number for number, whole in zip(numbers, self._each(one, numbers), strict=True) if not whole]
+        self.forget(bad)
+        self._note_kept()
+        return bad
+
+    def pull_output(self, *, hole: bool = False) -> bool:
+        """Copy the output; False if there is none. hole: a file of its size without its bytes."""
+        output = Objects(self.url)
+        if (found := output.stat("")) is None:
+            return False
+        with suppress(FileNotFoundError):
+            os.unlink(self.output)
+        if hole:
+            with open(self.output, "wb") as file:
+                file.truncate(found.size)
+        else:
+            output.download("", self.output, found.tag)
+        return True
+
+    def pull_report(self) -> bool:
+        """Copy the report; False if there is none."""
+        got = self.store.get(REPORT)
+        if got:
+            self._write(REPORT, got[0])
+        return got is not None
+
+    def delivered(self) -> bool:
+        """True if the output in the store is the one that the report is of."""
+        got, manifest = self.store.get(DELIVERED), self.manifest()
+        with suppress(Damaged):
+            said = unseal(got[0], Delivered) if got else None
+            found = Objects(self.url).stat("")
+            return bool(said and found and manifest and (said.manifest, said.etag) == (manifest.seal, found.tag))
+        return False
+
+    def delivering(self) -> bool:
+        """True if a run of the job ended as it replaced the output."""
+        return self.store.stat(DELIVERING) is not None
+
+    def committed(self) -> set[int]:
+        """The numbers of the shards in the store."""
+        names = (Path(name).stem for name in self.store.names(SHARDS))
+        return {int(stem) for stem in names if stem.isdecimal()}
+
+    # to the store
+
+    def begin(self, directory: JobDirectory, request: bytes) -> None:
+        """Write the manifest and the job, which workers read, unless they are there."""
+        manifest = encoded(directory.manifest)
+        for name, content in ((REQUEST, request), (MANIFEST, manifest)):
+            if (got := self.store.get(name)) is None or got[0] != content:
+                self.store.put(name, content)
+
+    def publish(self, record: Record, *, again: bool = False) -> None:
+        """Copy a shard that is whole, its errors first. One that is there stays, unless it has changed (again)."""
+        number = record.shard
+        if record.errors:
+            name = f"{ERRORS}/{error_name(number)}"
+            self.store.upload(name, self._local(ERRORS, error_name(number)), keep=not again)
+        self.store.upload(f"{SHARDS}/{part_name(number)}", self._local(SHARDS, part_name(number)), keep=not again)
+        self._keep(number)
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Remove these shards from the store."""
+        for number in numbers:
+            self.store.delete([f"{SHARDS}/{part_name(number)}", f"{ERRORS}/{error_name(number)}"])
+
+    def deliver(self, directory: JobDirectory) -> None:
+        """Copy the finished output and its report, and what the merge has changed."""
+        for number in directory.committed():
+            record = directory.record(number)
+            if record and self._kept.get(number) != self._status(number):
+                self.publish(record)
+        self.store.put(DELIVERING, b"")
+        etag = Objects(self.url).upload("", self.output)
+        said = seal(Delivered(manifest=directory.manifest.seal, etag=etag))
+        self.store.put(DELIVERED, encoded(said))
+        self.store.delete([DELIVERING])
+        for name in (CONTENTS, REPORT):
+            with suppress(FileNotFoundError):
+                self.store.put(name, Path(self.path, name).read_bytes())
+        self.store.delete([*self.store.names(CLAIMS), *self.store.names(WORKERS)])
+
+    def clear(self) -> None:
+        """Remove the job from the store, but for its workers."""
+        names = self.store.names()
+        self.store.delete([name for name in names if name.partition("/")[0] not in (LEAD, WORKERS)])
+
+    def push_logs(self, who: str) -> None:
+        """Copy what the workers of this process said."""
+        for path in Path(self.path, LOGS).glob("*.log"):
+            if path.stat().st_size:
+                self.store.upload(f"{LOGS}/{who}-{path.name}", str(path))
+
+    # both
+
+    def _local(self, *names: str) -> str:
+        return os.path.join(self.path, *names)
+
+    def _write(self, name: str, content: bytes) -> None:
+        with naming(self._local(name), "write"):
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+            Path(self._local(name)).write_bytes(content)
+
+    def _fetch(self, name: str, tag: str | None = None) -> None:
+        """Copy an object over a local file. Raises as `Objects.download`."""
+        path = self._local(name)
+        with naming(path, "write"):
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        self.store.download(name, path, tag)
+
+    def _pull(self, name: str, found: Stat, end_alone: bool) -> None:
+        path = self._local(name)
+        if end_alone and found.size > TRAILER_BYTES and name.startswith(SHARDS):
+            if got := self.store.get(name, TRAILER_BYTES):
+                with naming(path, "write"):
+                    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                with naming(path, "write"), open(path, "wb") as file:
+                    file.truncate(got[1].size - len(got[0]))
+                    file.seek(0, os.SEEK_END)
+                    file.write(got[0])
+        else:
+            self._fetch(name, found.tag)
+
+    def _status(self, number: int) -> tuple[int, int] | None:
+        with suppress(FileNotFoundError):
+            status = os.stat(self._local(SHARDS, part_name(number)))
+            return status.st_size, status.st_mtime_ns
+        return None
+
+    def _keep(self, number: int) -> None:
+        if status := self._status(number):
+            self._kept[number] = status
+
+    def _note_kept(self) -> None:
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self._local(SHARDS)):
+                if (stem := Path(name).stem).isdecimal() and int(stem) not in self._kept:
+                    self._keep(int(stem))
+
+    def _each(self, call: Callable, items: Iterable) -> list:
+        with ThreadPoolExecutor(TRANSFERS, "tilewright-fetch") as pool:
+            return list(pool.map(call, items))
+
+
+class Publishing:
+    """`with Publishing(remote, done) as publish: publish(record)`: copies shards in the background and then calls
+    `done`. All are copied at the end of the block. Raises what the copying of an earlier shard raised."""
+
+    def __init__(self, remote: Remote, done: Callable[[Record], object]) -> None:
+        self._remote, self._done = remote, done
+        self._pool = ThreadPoolExecutor(2, "tilewright-publish")
+        self._pending: deque[Future[None]] = deque()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Publishing:
+        return self
+
+    def __call__(self, record: Record) -> None:
+        """Copy a shard that is whole."""
+        self._pending.append(self._pool.submit(self._copy, record))
+        while self._pending and (self._pending[0].done() or len(self._pending) > PENDING):
+            self._pending.popleft().result()
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.shutdown()
+        for one in self._pending:
+            one.result()
+
+    def _copy(self, record: Record) -> None:
+        self._remote.publish(record)
+        with self._lock:
+            self._done(record)

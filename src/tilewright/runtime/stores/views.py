@@ -1,0 +1,79 @@
+"""`status`, `verify` and `plan` of a job in a store: its files, or their records alone, are copied and then read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.errors import UsageError
+from tilewright.formats.files import InputFile
+from tilewright.runtime.jobs import made, merge
+from tilewright.runtime.jobs import status as local
+from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.lease import Holder
+from tilewright.runtime.jobs.workers import WorkerDone
+from tilewright.runtime.stores.board import LEAD, WORKERS, Board, Keys, member_of
+from tilewright.runtime.stores.folder import FolderKeys, joined
+from tilewright.runtime.stores.remote import Remote
+from tilewright.runtime.stores.stage import url_of
+
+
+def mirror(output: str, *, whole: bool = False) -> Remote | None:
+    """Copy the state of the job for which a local output stands; None for a local output and for a job that has not
+    begun. whole: with the bytes of its shards and of the output. Raises ResourceError."""
+    url = url_of(output)
+    if url is None:
+        return None
+    remote = Remote(url, output)
+    there = remote.pull_output(hole=not whole)
+    if remote.manifest() is None:
+        return None
+    remote.pull(records_alone=not whole)
+    if remote.pull_report() and there and remote.delivered():
+        with JobDirectory(output, make=True) as directory, InputFile(output, "output") as file:
+            made.note(directory, [file.fd])  # it may be replaced
+    return remote
+
+
+def _found(output: str, *, whole: bool) -> Remote | None:
+    remote = mirror(output, whole=whole)
+    if remote is None and (url := url_of(output)):
+        raise UsageError("there is no job for this output: it has no manifest there", path=f"{url}.job",
+                         remedy="give the URL after -o of a job that has started")  # fmt: skip
+    return remote
+
+
+def status(output: str) -> local.Status:
+    """As `jobs.status.status`, also for an output that stands for one in a store."""
+    remote = _found(output, whole=False)
+    found = local.status(output)
+    if remote:
+        return _with_workers(found, remote.store)
+    with JobDirectory(output, look=True) as directory:
+        if not joined(directory.root):
+            return found
+        keys = FolderKeys(directory.root, look=True)
+        try:
+            return _with_workers(found, keys)
+        finally:
+            keys.close()
+
+
+def _with_workers(found: local.Status, keys: Keys) -> local.Status:
+    """The status with those who work on the job now."""
+    board = Board(keys).watched()
+    names = [name.partition("/")[2] for name in sorted(keys.names(WORKERS))]
+    members = {name: who for name in names if board.alive(name) and (who := member_of(keys, name))}
+    if not members or found.state not in ("stopped", "running"):
+        return found
+    lead = keys.get(LEAD)
+    who = members.get(lead[0].decode(errors="replace")) if lead else None
+    done = [WorkerDone(number, one.host, one.device, one.shards, one.records)
+            for number, one in enumerate(members.values()) if one.device]  # fmt: skip
+    holder = Holder(who.host, who.pid, 0, who.since) if who else found.holder
+    return replace(found, state="running", holder=holder, workers=[*found.workers, *done])
+
+
+def verify(output: str) -> merge.Verified:
+    """As `jobs.merge.verify`, also for an output that stands for one in a store."""
+    _found(output, whole=True)
+    return merge.verify(output)

@@ -1,0 +1,167 @@
+"""`tilewright work`: a process that joins a running job, takes shards by leases, and leaves when it is told to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from tilewright.errors import Interrupted, ResourceError, UsageError
+from tilewright.runtime.devices import place_for
+from tilewright.runtime.jobs import contents
+from tilewright.runtime.jobs.directory import MOST_BYTES, REPORT, REQUEST, JobDirectory, Record
+from tilewright.runtime.jobs.manifest import Damaged, Manifest
+from tilewright.runtime.jobs.merge import check_job
+from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.jobs.stop import Stop, stopping
+from tilewright.runtime.jobs.task import Engine, Job, Reading, Task
+from tilewright.runtime.jobs.unchanged import AsBegun
+from tilewright.runtime.reports import Say, quiet
+from tilewright.runtime.start import engine_of
+from tilewright.runtime.stores.board import Board, Keys
+from tilewright.runtime.stores.folder import FolderKeys
+from tilewright.runtime.stores.lead import share
+from tilewright.runtime.stores.remote import Remote
+from tilewright.runtime.stores.request import job_of, settings_for
+from tilewright.runtime.stores.stage import url_of
+
+START = "start the job first, or wait until it has begun"
+
+
+@dataclass
+class Worked:
+    """What a worker did. shards: of the job; done: of these, by all; mine, records, errors: of this process."""
+
+    shards: int
+    done: int = 0
+    mine: int = 0
+    records: int = 0
+    errors: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """0: no shard is left; 75: the worker was stopped before."""
+        return 0 if self.done >= self.shards else Interrupted.exit_code
+
+
+def work(output: str, settings: Settings, say: Say = quiet) -> Worked:
+    """Work on the job of an output, or of the URL for which it stands, until no shard is left.
+
+    settings: how this process works; what decides results is the job's. Raises UsageError if there is no job, if
+    another version of tilewright began it, or if it cannot be shared; InputError for an input that has changed;
+    ResourceError where the store, the disk or the machine refuses. A signal ends the work: shards that are whole are
+    kept, and the others are free for other workers.
+    """
+    with stopping() as stop, opened(output) as place:
+        raw = place.request()
+        job, task_of = job_of(raw, place.where, output)
+        job = replace(job, settings=settings_for(job, settings))
+        with engine_of(job.settings, job.settings.device) as engine:
+            task = task_of(job, quiet, 1)
+            try:
+                return work_at(place, task, engine, job.settings, stop, say)
+            finally:
+                task.close()
+
+
+@dataclass
+class Place:
+    """Where the state of a job is. where: its name in errors. remote: None for a local directory."""
+
+    where: str
+    directory: JobDirectory
+    remote: Remote | None
+
+    def request(self) -> bytes:
+        """The content of job.json. Raises UsageError if the job has none."""
+        if self.remote:
+            got = self.remote.store.get(REQUEST)
+            raw = got[0] if got else None
+        else:
+            raw = self.directory.root.read(REQUEST, MOST_BYTES)
+        if raw is None:
+            raise UsageError(f"the job has no {REQUEST}: it has not begun, or cannot be joined", path=self.where,
+                             remedy=START)  # fmt: skip
+        return raw
+
+    def committed(self) -> set[int]:
+        """The shards that are whole."""
+        return self.remote.committed() if self.remote else set(self.directory.committed())
+
+
+@contextmanager
+def opened(output: str) -> Iterator[Place]:
+    """The state of a job that has begun. Raises UsageError if there is none."""
+    url = url_of(output)
+    if url is None:
+        check_job(output)
+        with JobDirectory(output) as directory:
+            yield Place(directory.path, directory, None)
+        return
+    remote = Remote(url, output)
+    if remote.manifest() is None:
+        raise UsageError("there is no job for this output: it has no manifest there", path=remote.store.url,
+                         remedy=START)  # fmt: skip
+    with JobDirectory(output, make=True) as directory:
+        yield Place(remote.store.url, directory, remote)
+
+
+def work_at(place: Place, task: Task, engine: Engine, settings: Settings, stop: Stop, say: Say = quiet) -> Worked:
+    """`work` for a job and an engine that are open."""
+    directory = place.directory
+    _check(place, task, stop)
+    worked = Worked(directory.manifest.cut.shards)
+    done = place.committed()
+    todo = [number for number in range(worked.shards) if number not in done]
+    random.shuffle(todo)  # workers seldom try for one shard at the same time
+    directory.joined = True
+
+    def count(record: Record, worker: int) -> None:
+        worked.mine, worked.records, worked.errors = (
+            worked.mine + 1, worked.records + record.records, worked.errors + record.errors
+        )  # fmt: skip
+
+    job = Job(task, directory, settings, stop, todo, count, lambda *about: None)
+    device = "GPU" if place_for(settings.device) == "cuda" else "CPU"
+    if todo:
+        say(f"Joined: {len(done):,} of {worked.shards:,} shards are there")
+        try:
+            with _keys(place) as keys, Board(keys, device) as board:
+                share(job, engine, board, place.committed, lambda numbers: [], place.remote)
+        except Interrupted:
+            pass
+        except ResourceError:  # the run has finished the job meanwhile, and removed the leases
+            if place.remote or REPORT not in directory.root.names():
+                raise
+    worked.done = len(place.committed())
+    return worked
+
+
+@contextmanager
+def _keys(place: Place) -> Iterator[Keys]:
+    if place.remote:
+        yield place.remote.store
+        return
+    keys = FolderKeys(place.directory.root)
+    try:
+        yield keys
+    finally:
+        keys.close()
+
+
+def _check(place: Place, task: Task, stop: Stop) -> None:
+    """Raises UsageError if this machine has another input, model or kind of hardware than the job was begun with."""
+    directory = place.directory
+    files = task.files() if isinstance(task, Reading) else {}
+    began = AsBegun.of(files)
+    try:
+        cut = directory.manifest.cut
+        manifest = Manifest(fingerprint=task.fingerprint(), cut=cut)
+        touched = directory.compare(manifest, task.cut)
+    except Damaged as error:
+        raise UsageError(f"the job's manifest is damaged: {error}", path=place.where,
+                         remedy="run the job's own command again") from error  # fmt: skip
+    contents.check_touched(directory, manifest, touched, files, stop.check)
+    directory.began = began.also(getattr(task, "trees", {}))
+    directory.began.check()

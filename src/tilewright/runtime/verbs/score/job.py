@@ -1,0 +1,51 @@
+"""The options of `tilewright score`, and the checks that need no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.errors import UsageError
+from tilewright.formats.files import InputFile
+from tilewright.runtime.reports import Report
+from tilewright.runtime.verbs.model_job import TextJob, check_records
+
+
+@dataclass
+class ScoreJob(TextJob):
+    """What to score. Files named .jsonl hold JSON lines, .csv, .tsv and .parquet such rows, .txt one text per
+    line. The output is .jsonl or .parquet.
+
+    truncate: cut texts that are longer than the context; else each is an error. prefix_token: precedes a text alone;
+    None: the model's end-of-text token. batch_memory: bytes for keys and values, None: see `LanguageModel.score`.
+    """
+
+    input: str
+    truncate: bool = False
+    prefix_token: int | None = None
+    batch_memory: int | None = None
+
+
+@dataclass
+class ScoreReport(Report):
+    """tokens: scored; read: tokens that the model was given, in all; cut: texts that were longer than the context.
+    tokens_per_second: scored tokens of this run."""
+
+    tokens: int = 0
+    read: int = 0
+    cut: int = 0
+    tokens_per_second: float = 0.0
+
+
+def check_paths(job: ScoreJob) -> None:
+    """Raises UsageError or InputError for names and options that do not go together."""
+    check_records(job)
+    if job.kind == ".bin":
+        what = "token ids of texts of one length; score reads pairs and texts of any length"
+        raise UsageError(f"a .bin file holds {what}", path=job.input, remedy="give .jsonl, .csv, .parquet or .txt")
+    if not job.output.endswith((".jsonl", ".parquet")):
+        raise UsageError("the output cannot hold log-probabilities", path=job.output,
+                         remedy="name it .jsonl or .parquet")  # fmt: skip
+    if job.answers:
+        if job.output.endswith(".parquet"):
+            raise UsageError("a Parquet output cannot be compared with answers", path=job.output, remedy="write .jsonl")
+        InputFile(job.answers, "answers").close()

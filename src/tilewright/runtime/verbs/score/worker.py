@@ -1,0 +1,195 @@
+"""The worker of `tilewright score`: the texts of a shard to the model and back, in the order of the input."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.formats.models import eos_token_ids
+from tilewright.formats.records import Record, RecordError
+from tilewright.formats.scored import ScoredBatch, Scores, ScoreWriter
+from tilewright.generation.language_model import LanguageModel
+from tilewright.generation.scored_texts import NOT_FINITE, Pieces
+from tilewright.generation.scoring import Wanted
+from tilewright.runtime.fingerprint import in_force
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.cut import RowGroups, Shard
+from tilewright.runtime.jobs.directory import Attempt
+from tilewright.runtime.jobs.task import Beat
+from tilewright.runtime.kernel_cache import compiling_told
+from tilewright.runtime.load import build, read_weights, tokenizer_of
+from tilewright.runtime.reports import Report, Say, phase
+
+if TYPE_CHECKING:
+    from tilewright.runtime.verbs.score.task import ScoreTask
+
+READ = 256  # texts read at a time
+WRITTEN = 64  # results written at a time
+WRITTEN_VALUES = 1 << 18  # tokens in results, from which on they are written
+
+
+class ScoreWorker:
+    """A `Worker`: loads the model, then scores the texts of shards with it."""
+
+    def __init__(self, task: ScoreTask) -> None:
+        self.task, self.job, self.report = task, task.job, Report()
+        with ExitStack() as stack:
+            stack.enter_context(in_force(task.job.settings))
+            task.tokenizer = task.tokenizer or tokenizer_of(self.job.model)
+            self.reader = stack.enter_context(closing(task.reader()))
+            with compiling_told(task.say):
+                self.model = _load(task, self.report, task.say)
+            self.scorer = self.model.scorer(self.job.batch_memory)
+            self.open = stack.pop_all()
+
+    def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
+        self.reader.only(shard.lines(self.reader.file))
+        stream = _Stream(self, shard, out, beat)
+        stream.run_alone(dict(shard.skip)) if shard.alone else stream.run()
+        out.notes += b"".join(hashes.tobytes() for hashes in self.reader.hashes)
+        out.figures = self.report.take_seconds() | {"tokens": stream.tokens, "read": stream.read, "cut": stream.cut}
+        return stream.records
+
+    def close(self) -> None:
+        """No more shards come."""
+        self.open.close()
+
+
+class _Stream:
+    """Feeds the texts of a shard to the model, and writes the results in the order of the input."""
+
+    def __init__(self, worker: ScoreWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
+        self.report, self.scorer, self.reader = worker.report, worker.scorer, worker.reader
+        self.shard, self.out, self.beat = shard, out, beat
+        self.writer = ScoreWriter(out)
+        self.pending: deque[tuple[Record, Pieces | None]] = deque()  # read and not yet written
+        self.results: list[tuple[Record, Scores | None]] = []
+        self.values = 0  # tokens in them
+        self.expected = 0.0  # texts in all, as it seems
+        self.records = self.tokens = self.read = self.cut = 0
+
+    def run(self) -> None:
+        """All of them, many at a time."""
+        self.scorer.after_pass = self.passed
+        try:
+            self.score_all(self.wanted())
+        finally:
+            self.scorer.after_pass = lambda: None
+        self.write()
+
+    def score_all(self, wanted: Iterator[Wanted]) -> None:
+        """`run`, without the last write. A record is complete with the last of its windows."""
+        found, done = self.scorer.run(wanted), 0
+        while True:
+            with trace.span(trace.COMPUTE), phase(self.report, "run"):
+                one = next(found, None)
+            self.skip_bad()
+            if one is None:
+                return
+            done += 1
+            pieces = self.pending[0][1]
+            if pieces is not None and done == len(pieces.wanted):
+                done = 0
+                self.keep(*self.pending.popleft())
+
+    def passed(self) -> None:
+        """Tell how far the shard is, after each pass of the model."""
+        if self.expected:
+            waiting = sum(1 for _, pieces in self.pending if pieces is not None and not pieces.computed)
+            self.tell(min((self.records - waiting) / self.expected, 1.0))
+
+    def tell(self, share: float | None) -> None:
+        """Send the shard's progress."""
+        self.beat(self.records - len(self.pending), share)
+
+    def expect(self, batch: ScoredBatch[Pieces]) -> None:
+        """The estimated number of texts in the shard, from those read so far, including these."""
+        if share := self.shard.share(batch.end):
+            self.expected = (self.records + len(batch.records)) / share
+        elif isinstance(self.shard.cut, RowGroups):
+            self.expected = self.shard.cut.span(self.shard.number)[1]
+
+    def wanted(self) -> Iterator[Wanted]:
+        """What is to be computed. Bad texts wait in `pending` to be written in order."""
+        batches = self.reader.batches(READ)
+        while True:
+            with trace.span(trace.READ), phase(self.report, "read"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            self.expect(batch)
+            yield from self.accepted(batch)
+
+    def accepted(self, batch: ScoredBatch[Pieces]) -> Iterator[Wanted]:
+        """What is wanted of the good texts of a batch; all its texts are pending now."""
+        for record, pieces in zip(batch.records, batch.contents, strict=True):
+            self.pending.append((record, pieces))
+            self.records += 1
+            if pieces is not None:
+                self.read += sum(len(one.tokens) for one in pieces.wanted)
+                yield from pieces.wanted
+
+    def run_alone(self, skip: dict[int, str]) -> None:
+        """One text after the other, because one may have killed a worker. skip: the texts that have, and how."""
+        for batch in self.reader.batches(1):
+            (record,) = batch.records
+            if record.line in skip:
+                dead = replace(record, error=record.error or RecordError(record.line, "", skip[record.line]))
+                batch = ScoredBatch([dead], [None], batch.end)
+            else:
+                self.beat.at(record.line)
+            self.score_all(self.accepted(batch))
+        self.write()
+
+    def skip_bad(self) -> None:
+        """Move bad texts at the front of `pending` to the results, and write those when they are many."""
+        while self.pending and self.pending[0][1] is None:
+            self.fail(self.pending.popleft()[0])
+        if len(self.results) >= WRITTEN or self.values >= WRITTEN_VALUES:
+            self.write()
+
+    def keep(self, record: Record, pieces: Pieces | None) -> None:
+        """The scores of one text, or the error that they are."""
+        assert pieces is not None
+        if pieces.failed:
+            self.fail(replace(record, error=RecordError(record.line, "", NOT_FINITE)))
+            return
+        found = pieces.score()
+        self.tokens += len(found.token_ids)
+        self.cut += found.cut > 0 or len(pieces.wanted) > 1
+        self.values += len(found.token_ids)
+        self.results.append(
+            (record, Scores(found.token_ids, found.logprobs, found.logprob, found.is_greedy, found.cut))
+        )
+
+    def fail(self, record: Record) -> None:
+        """A text with its error."""
+        if record.error is not None:
+            error = self.reader.located(record.error)
+            self.out.error(error)
+            record = replace(record, error=error)
+        self.results.append((record, None))
+
+    def write(self) -> None:
+        """Write all saved results."""
+        with trace.span(trace.WRITE), phase(self.report, "write"):
+            self.writer.write(self.results)
+        self.results, self.values = [], 0
+
+
+def _load(task: ScoreTask, report: Report, say: Say) -> LanguageModel:
+    job = task.job
+    with phase(report, "load", say, "Loading weights"):
+        config, weights = read_weights(job.model, type(task.config))
+    with phase(report, "prepare", say, "Preparing model"):
+        model = build(config, weights, dtype=job.dtype, device=job.device, without=job.settings.without)
+    model.stop_ids = eos_token_ids(job.model) or config.stop_ids
+    with phase(report, "compile", say, "Compiling or loading kernels"):
+        tokens = np.zeros(min(3, config.sizes.context), np.int64)  # of one token none attends to another
+        list(model.score([(tokens[:1], tokens[1:])], max_batch_memory=job.batch_memory))
+    return model

@@ -1,0 +1,121 @@
+"""Compile the kernels of jobs into a directory that travels: to the nodes of a cluster, or into a container image.
+
+Small jobs run as processes of their own, with TILEWRIGHT_CACHE set to the directory. So exactly the kernels are
+compiled that the same jobs need later. The kernels lie in a folder whose name depends on the CPU's features and on the
+versions that generate code, not on the host (`simd.cache.key`). One directory may serve machines of several kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tilewright.errors import InternalError
+from tilewright.runtime.kernel_cache import CACHE
+from tilewright.runtime.load import VERBS, config_of
+
+TEXTS = ("A warm, funny film.", "Dull.", "To be, or not to be: that is the question of this long sentence.")
+TOKENS = (0, 1, 1, 0, 1)  # of a record, for a model without a tokenizer
+FILTERS = ("gaussian:1.5", "weights.npy")  # separable, and not
+VOLUMES = ("float32.npy", "uint8.npy")  # computed in float32 and in float64
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """directory: of the kernels for this CPU. kernels: how many are there. new: how many of them are new."""
+
+    directory: str
+    kernels: int
+    new: int
+
+
+def warm(home: str, models: list[str], dtypes: tuple[str, ...], *, volumes: bool, say: Callable[[str], None]) -> Warmed:
+    """Compile what jobs with these models need into the directory `home`, which is made if it is missing.
+
+    models: directories. dtypes: accuracy classes, each for all models. volumes: also the filters of
+    `convolve`. say: gets a line per job. Everybody may read the kernels afterwards; only this user may change them.
+    Raises InputError for a path that is no model, ResourceError and UsageError where the directory cannot be used, and
+    InternalError if a job fails.
+    """
+    from tilewright.simd import cache
+
+    kinds = {model: VERBS[config_of(model).model_type] for model in models}
+    home, existed = os.path.abspath(home), os.path.isdir(home)
+    folder = Path(home) / cache.key()
+    cache.check(folder)
+    before = _kernels(folder)
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as work:
+        _write_inputs(work)
+        commands = [
+            command for model, verb in kinds.items() for dtype in dtypes for command in _commands(verb, model, dtype)
+        ]
+        for number, command in enumerate([*commands, *(_filters() if volumes else ())]):
+            say(f"tilewright {' '.join(command)}")
+            _run([*command, "-o", f"out{number}{_ending(command)}"], work, home)
+    after = _kernels(folder)
+    for path in (folder, *([] if existed else [home])):
+        os.chmod(path, 0o755)  # noqa: S103 - an image that root has built is used by others
+    for name in after:
+        os.chmod(folder / name, 0o644)
+    return Warmed(str(folder), len(after), len(after - before))
+
+
+def _kernels(folder: Path) -> set[str]:
+    from tilewright.simd import cache
+
+    return {path.name for path in folder.glob(f"*{cache.ENDING}")}
+
+
+def _write_inputs(work: str) -> None:
+    Path(work, "in.txt").write_text("\n".join(TEXTS) + "\n")
+    Path(work, "tokens.jsonl").write_text(json.dumps({"tokens": TOKENS}) + "\n")
+    volume = np.arange(20 * 24 * 32).reshape(20, 24, 32) % 251
+    for name in VOLUMES:
+        np.save(os.path.join(work, name), volume.astype(name.removesuffix(".npy")))
+    np.save(os.path.join(work, "weights.npy"), (volume[:3, :3, :3] / 27).astype(np.float32))
+
+
+def _commands(verb: str, model: str, dtype: str) -> Iterator[list[str]]:
+    """The jobs of a model. A GPT-2 needs other kernels for its best token than for a drawn one."""
+    usual = [verb, "--model", os.path.abspath(model), "--dtype", dtype]
+    if verb == "draw":
+        yield [*usual, "--count", "4"]
+        return
+    given = "in.txt" if os.path.isfile(os.path.join(model, "tokenizer.json")) else "tokens.jsonl"
+    for more in (["--temperature", "0"], ["--temperature", "0.8", "--top-p", "0.9"]) if verb == "generate" else ([],):
+        yield [*usual, "-i", given, *more]
+
+
+def _filters() -> Iterator[list[str]]:
+    for volume in VOLUMES:
+        for kernel in FILTERS:
+            yield ["convolve", "-i", volume, "--kernel", kernel]
+
+
+def _ending(command: list[str]) -> str:
+    return {"generate": ".jsonl", "classify": ".jsonl"}.get(command[0], ".npy")
+
+
+def _run(command: list[str], work: str, home: str) -> None:
+    """Raises InternalError with the last line that the job said."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "tilewright", *command, "--device", "cpu"],
+        cwd=work,
+        env=os.environ | {CACHE: home},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        raise InternalError(
+            f"`tilewright {' '.join(command)}` ended with exit code {done.returncode}: {said}",
+            remedy="run that job by hand; if it fails, too, leave out its --model",
+        )

@@ -1,0 +1,196 @@
+"""`embed` as a job: rows and lines are the model's vectors; shards, workers, resume; bad records; what is refused."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from bert_models import random_texts
+from sentence_models import saved_sentences
+from tilewright.errors import InputError, InternalError, Interrupted, UsageError
+from tilewright.runtime.jobs.merge import verify
+from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.load import load
+from tilewright.runtime.verbs.embed import EmbedJob, embed
+from tilewright.runtime.verbs.embed import worker as module
+from tilewright.runtime.verbs.embed.plan import plan
+
+BAD = {4: {"id": "s4", "text": " "}, 9: {"id": "s9", "text": 3}, 100: {"id": "s3", "text": "a film"}}
+REQUEST = {"method": "POST", "url": "/v1/embeddings"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model directory `m`, 120 texts in `in.txt`, and the same with ids and three bad records in `in.jsonl`."""
+    folder = tmp_path_factory.mktemp("embed")
+    saved_sentences("bert", 5, folder / "m", poolings=["mean"], default_prompt_name="query", include_prompt=False)
+    texts = random_texts(120)
+    (folder / "in.txt").write_text("\n".join(texts) + "\n\n")
+    lines = [BAD.get(i, {"id": f"s{i}", "text": text}) for i, text in enumerate(texts)]
+    (folder / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def job_of(folder, output, input="in.txt", options=None, **settings):
+    return EmbedJob(str(folder / "m"), str(folder / input), str(output), settings=Settings(device="cpu", **settings),
+                    **options or {})  # fmt: skip
+
+
+def run(folder, output, input="in.txt", options=None, **settings):
+    return embed(job_of(folder, output, input, options, **settings)), output.read_bytes()
+
+
+def bits(vectors):
+    return np.asarray(vectors, np.float32).view(np.uint32).tolist()
+
+
+def vectors_of(folder, texts=None, **options):
+    return load(folder / "m", device="cpu").embed(
+        texts or (folder / "in.txt").read_text().splitlines()[:120], **options
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"dimensions": 7, "prompt": ""}, {"prompt_name": "passage"}])
+def test_rows_are_the_model_s_vectors(folder, tmp_path, options):
+    report, _ = run(folder, tmp_path / "out.npy", options=options)
+    found = np.load(tmp_path / "out.npy")
+    assert found.dtype == np.float32 and found.flags.c_contiguous
+    assert bits(found) == bits(vectors_of(folder, **options))
+    assert (report.records, report.errors, report.dimensions) == (120, 0, found.shape[1]) and report.cut > 0
+    assert verify(str(tmp_path / "out.npy")).intact
+
+
+@pytest.mark.parametrize("end", ["npy", "jsonl"])
+def test_same_bytes_from_any_shards_batches_and_workers(folder, tmp_path, end):
+    report, whole = run(folder, tmp_path / f"whole.{end}", "in.jsonl")
+    assert report.errors == 3
+    settings = {"small": {"shard_size": 1500}, "batch": {"batch_size": 1}, "threads": {"threads": 1}}
+    if end == "npy":
+        settings["two"] = {"workers": 2, "shard_size": 4000}
+    for name, each in settings.items():
+        assert run(folder, tmp_path / f"{name}.{end}", "in.jsonl", **each)[1] == whole, name
+
+
+def test_bad_records_are_rows_of_nan_and_lines_with_their_error(folder, tmp_path):
+    report, _ = run(folder, tmp_path / "out.npy", "in.jsonl", shard_size=2000)
+    assert (report.records, report.errors) == (
+        120,
+        3,
+    ) and "line 101, id: 's3' is also the id of an earlier record" in report.first_errors
+    rows, (_, lines) = np.load(tmp_path / "out.npy"), run(folder, tmp_path / "out.jsonl", "in.jsonl", shard_size=2000)
+    expected = vectors_of(folder)
+    for i, line in enumerate(map(json.loads, lines.splitlines())):
+        if i in BAD:
+            assert line["error"]["line"] == i + 1 and "embedding" not in line and np.isnan(rows[i]).all()
+        else:
+            assert line["id"] == f"s{i}" and bits(line["embedding"]) == bits(rows[i]) == bits(expected[i])
+    with pytest.raises(InternalError, match="bad"):
+        embed(job_of(folder, tmp_path / "few.npy", "in.jsonl", max_errors=2))
+
+
+def test_parquet_has_a_column_of_lists(folder, tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    run(folder, tmp_path / "out.parquet", "in.jsonl", shard_size=2000)
+    table, expected = pq.read_table(tmp_path / "out.parquet"), vectors_of(folder)
+    assert table.column_names == ["id", "embedding", "error"] and str(table.schema.field("embedding").type).count(
+        "float"
+    )
+    for i, row in enumerate(table.to_pylist()):
+        assert (row["error"] is not None) == (i in BAD)
+        assert row["embedding"] is None if i in BAD else bits(row["embedding"]) == bits(expected[i])
+
+
+def test_a_stopped_job_is_resumed(folder, tmp_path, monkeypatch):
+    _, whole = run(folder, tmp_path / "whole.npy")
+    calls, real = [], module.EmbedWorker.run
+
+    def stop_after_two(self, *arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise Interrupted("stopped by the test")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(module.EmbedWorker, "run", stop_after_two)
+    with pytest.raises(Interrupted):
+        run(folder, tmp_path / "out.npy", shard_size=1500)
+    assert not (tmp_path / "out.npy").exists()
+    monkeypatch.setattr(module.EmbedWorker, "run", real)
+    with pytest.raises(UsageError, match="prompt was"):
+        embed(job_of(folder, tmp_path / "out.npy", options={"prompt": "a "}, shard_size=1500))
+    report, resumed = run(folder, tmp_path / "out.npy", shard_size=1500)
+    assert resumed == whole and 0 < report.computed < 120
+
+
+def test_lines_of_openai_s_batches(folder, tmp_path):
+    bodies = [{"input": "good film", "model": "m"}, {"input": ["good film", "bad"], "dimensions": 5},
+              {"input": [[2, 5, 8, 3], [2, 6, 3]], "encoding_format": "base64"}, {"input": [2, 5, 3]},
+              {"input": []}, {"input": "good", "normalize": False}, {"input": "good", "dimensions": 10**6}]  # fmt: skip
+    lines = [{"custom_id": f"r{i}", **REQUEST, "body": body} for i, body in enumerate(bodies)]
+    lines += [{"custom_id": "r7", **REQUEST, "url": "/v1/completions", "body": {"input": "good"}}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "m").symlink_to(folder / "m")
+    report, said = run(tmp_path, tmp_path / "out.jsonl", "in.jsonl")
+    found = [json.loads(line) for line in said.splitlines()]
+    assert [line["custom_id"] for line in found] == [f"r{i}" for i in range(8)] and report.errors == 4
+    fields = ["body.input", "body.normalize", "body.dimensions", "url"]
+    assert [line["error"]["param"] for line in found[4:]] == fields and found[4]["response"] is None
+    bodies = [line["response"]["body"] for line in found[:4]]
+    assert bodies[0]["object"] == "list" and bodies[0]["model"] == "m" and bodies[1]["model"] is None
+    assert bodies[3]["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
+    data = [[item["embedding"] for item in body["data"]] for body in bodies]
+    assert [item["index"] for item in bodies[1]["data"]] == [0, 1]
+    assert bits(data[0]) == bits(vectors_of(folder, ["good film"]))
+    assert bits(data[1]) == bits(vectors_of(folder, ["good film", "bad"], dimensions=5))
+    raw = [np.frombuffer(base64.b64decode(text), "<f4") for text in data[2]]
+    model = load(folder / "m", device="cpu")
+    skip = model.text_encoder("good film . ").prompt_tokens
+    assert bits(raw) == bits(model.embeddings([[2, 5, 8, 3], [2, 6, 3]], skip=skip))
+    assert run(tmp_path, tmp_path / "out.npy", "in.jsonl")[0].errors == 6  # two texts in a line, another size
+
+
+def test_what_is_refused(folder, tmp_path):
+    def refused(said, output="out.npy", input="in.txt", error=UsageError, settings=None, **options):
+        with pytest.raises(error, match=said):
+            embed(job_of(folder, tmp_path / output, input, options, **settings or {}))
+
+    refused(r"ends with \.txt", "out.txt")
+    refused(r"ends with \.csv; \.npy", "out.csv")
+    refused("no suffix", "out")
+    refused("--dimensions is 99; the model's vectors have 24", dimensions=99)
+    refused("'other'; the model has", prompt_name="other")
+    refused("not both", prompt_name="query", prompt="a")
+    refused("a shorter prompt", prompt="good " * 90, error=InputError)
+    refused("it has no effect on embed", settings={"without": frozenset({"kv-cache"})})
+    refused("it has no effect: embed runs", settings={"rungs": {"softmax": "cpu.naive"}})
+    (folder / "other.bin").write_bytes(b"1234")
+    refused("embed reads texts of any length", input="other.bin")
+    with pytest.raises(UsageError, match="overwrite the input"):
+        embed(EmbedJob(str(folder / "m"), str(folder / "in.jsonl"), str(folder / "in.jsonl"), settings=Settings()))
+    tokenizer = (folder / "m" / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    try:
+        refused(r"no tokenizer\.json", error=InputError)
+    finally:
+        tokenizer.rename(folder / "m" / "tokenizer.json")
+
+
+def test_files_of_modules_are_part_of_the_job(folder, tmp_path):
+    run(folder, tmp_path / "out.npy")
+    path = folder / "m" / "1_Pooling" / "config.json"
+    whole = path.read_text()
+    try:
+        path.write_text(whole.replace('"mean"', '"max"'))
+        with pytest.raises(UsageError, match="1_Pooling"):
+            embed(job_of(folder, tmp_path / "out.npy"))
+    finally:
+        path.write_text(whole)
+
+
+@pytest.mark.parametrize("end", ["npy", "jsonl", "parquet"])
+def test_plan(folder, tmp_path, end):
+    found = plan(job_of(folder, tmp_path / f"o.{end}", "in.jsonl"))
+    assert (found.records, found.counted, found.unit) == (120, True, "texts") and found.figures["dimensions"] == 24
+    assert found.flops > 0 and found.peak_memory > 100 << 20
+    report, written = run(folder, tmp_path / f"o.{end}", "in.jsonl")
+    assert found.outputs.exact == (end == "npy") and report.records == 120
+    assert abs(found.outputs.bytes - len(written)) <= (0 if end == "npy" else 0.5 * len(written))

@@ -1,4 +1,4 @@
-"""PyTorch, scipy, Halide, OpenCV and CuPy beside conv3d, and sums over windows in float64."""
+"""PyTorch, scipy and CuPy beside conv3d, and sums over windows in float64."""
 
 import math
 from importlib.util import find_spec
@@ -6,7 +6,6 @@ from importlib.util import find_spec
 import numpy as np
 
 from tilewright.bench.measure import Call
-from tilewright.bench.peers.conv3d_stencils import halide_call, opencv_call
 from tilewright.ops.conv3d.arguments import window_for
 from tilewright.ops.conv3d.operands import index_map
 from tilewright.ops.conv3d.problem import EPS32
@@ -69,14 +68,8 @@ def _sums(x, weights: np.ndarray, case):
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """The installed libraries that compute this case."""
-    libraries = {
-        "PyTorch": ("torch", torch_call),
-        "scipy": ("scipy", scipy_call),
-        "Halide": ("halide", halide_call),
-        "OpenCV": ("cv2", opencv_call),
-    }
-    found = {name: call(case, inputs) for name, (module, call) in libraries.items() if find_spec(module)}
+    """PyTorch and scipy.ndimage where they compute this case."""
+    found = {"PyTorch": torch_call(case, inputs), "scipy": scipy_call(case, inputs) if find_spec("scipy") else None}
     return {name: call for name, call in found.items() if call}
 
 

@@ -29,8 +29,8 @@ def run(monkeypatch):
 
 def test_beside_pytorch(run):
     rows, said = run("torch")
-    assert [row.rung for row in rows] == ["table inside", "table exists", "PyTorch"]
-    assert all(row.peer == "PyTorch" and row.peer_ratio > 0 for row in rows[:2])
+    assert [row.rung for row in rows] == ["table inside", "table exists", "PyTorch", "PyTorch, windows"]
+    assert all(row.peer in ("PyTorch", "PyTorch, windows") and row.peer_ratio > 0 for row in rows[:2])
     assert any(line.startswith("checked 40 sentences against float64") for line in said)
 
 

@@ -1,13 +1,15 @@
-"""MKL, oneDNN and cuBLAS beside matmul, and products in float64."""
+"""MKL, oneDNN, OpenVINO and cuBLAS beside matmul, and products in float64."""
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import torch
 
 from tilewright.bench.measure import Call
 from tilewright.bench.peers._shared import tensor
+from tilewright.bench.peers.openvino import compiled
 from tilewright.ops.matmul.problem import EPS32, STEEPEST
 
 CHECKED = 2048  # rows that are compared
@@ -30,13 +32,46 @@ def truth(case, tensors: dict):
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """MKL or oneDNN for a bare product."""
+    """Libraries for a bare product. MKL (float32) and oneDNN (bfloat16) read b as it comes; "oneDNN, packed" and
+    OpenVINO, if it is installed, bring b into their own layout beforehand, as our packed rungs do."""
     if case.batch or case.bias or case.residual or case.activation or case.gathered:
         return {}
     a, b = (tensor(inputs[name], case.dtype) for name in "ab")
     out = torch.empty(case.M, case.N, dtype=a.dtype)
-    name = "MKL" if case.dtype == "float32" else "oneDNN"
-    return {name: lambda: torch.mm(a, b, out=out)}
+    found = {"MKL" if case.dtype == "float32" else "oneDNN": lambda: torch.mm(a, b, out=out)}
+    found["oneDNN, packed"] = _packed(a, b)
+    if case.dtype == "float32" and find_spec("openvino"):
+        found["OpenVINO"] = _openvino(a.numpy(), b.numpy())
+    return found
+
+
+def _packed(a, b) -> Call:
+    """The call that `torch.compile` makes for a linear layer with constant weights."""
+    with torch.inference_mode():
+        weights = torch.ops.mkldnn._reorder_linear_weight(b.T.contiguous(), len(a))
+
+    def call():
+        with torch.inference_mode():
+            return torch.ops.mkldnn._linear_pointwise(a, weights, None, "none", [], "")
+
+    return call
+
+
+def _openvino(a: np.ndarray, b: np.ndarray) -> Call:
+    """OpenVINO's product with a constant b, on `thread_count()` threads."""
+    from openvino import Model, Tensor
+    from openvino import opset13 as graph
+
+    rows = graph.parameter(a.shape, np.float32)
+    run = compiled(Model([graph.matmul(rows, graph.constant(b), False, False)], [rows]), "float32")
+    request = run.create_infer_request()
+    request.set_input_tensor(Tensor(a, shared_memory=True))
+
+    def call():
+        request.infer()
+        return request.get_output_tensor().data
+
+    return call
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:

@@ -1,12 +1,15 @@
-"""The generator in PyTorch, its norms folded as ours are: on a CPU in each layout of memory at its fastest batch; on a
-GPU channels last, each batch as a CUDA graph, compiled in 16 bits, and with tf32 beside float32."""
+"""The generator in other libraries, its norms folded as ours are. On a CPU: PyTorch in each layout of memory, and
+OpenVINO, each at its fastest batch. On a GPU: PyTorch, channels last, each batch as a CUDA
+graph, compiled in 16 bits, and with tf32 beside float32."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -36,12 +39,12 @@ class Engine:
 
     @property
     def is_peer(self) -> bool:
-        """Whether it is PyTorch's."""
-        return self.name.startswith("PyTorch")
+        """True for another library."""
+        return self.name.startswith(("PyTorch", "OpenVINO"))
 
 
 def cpu_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, say: Say) -> Iterator[Engine]:
-    """PyTorch in each layout, at its fastest batch there; none, and a line, if it is not installed."""
+    """PyTorch in each layout, and OpenVINO, each at its fastest batch. A line says what is not installed."""
     try:
         import torch
     except ModuleNotFoundError as missing:
@@ -52,13 +55,50 @@ def cpu_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, s
     for layout in LAYOUTS:
         start = time.perf_counter()
         draw = torch_generator(config, weights, dtype, "cpu", layout)
-        draw(inputs[: CPU_BATCHES[0]])
-        once_s, sizes = time.perf_counter() - start, {min(batch, len(z)) for batch in CPU_BATCHES}
-        calls = {str(size): partial(draw, inputs[:size]) for size in sizes}
-        timings = interleave(calls, CpuClock(cold=False), runs=1)
-        batch = max(sizes, key=lambda size: size / timings[str(size)].median_s)
         name = "PyTorch" if layout == "contiguous_format" else "PyTorch, channels last"
-        yield _repeated(name, calls[str(batch)], batch, CPU_IMAGES, once_s)
+        yield _fastest(name, draw, inputs, start)
+    if not find_spec("openvino"):
+        say("OpenVINO: unavailable - pip install openvino")
+        return
+    start = time.perf_counter()
+    draw = openvino_generator(config, weights, dtype)
+    yield _fastest("OpenVINO", draw, z, start)
+
+
+def _fastest(name: str, draw: Callable, inputs: Any, start: float) -> Engine:
+    """The engine at its fastest batch. start: when its preparation began."""
+    draw(inputs[: CPU_BATCHES[0]])
+    once_s, sizes = time.perf_counter() - start, {min(batch, len(inputs)) for batch in CPU_BATCHES}
+    calls = {str(size): partial(draw, inputs[:size]) for size in sizes}
+    timings = interleave(calls, CpuClock(cold=False), runs=1)
+    batch = max(sizes, key=lambda size: size / timings[str(size)].median_s)
+    return _repeated(name, calls[str(batch)], batch, CPU_IMAGES, once_s)
+
+
+def openvino_generator(config: DCGANConfig, weights: dict, dtype: str) -> Callable[[np.ndarray], np.ndarray]:
+    """z float32 (n, z_size) -> float32 images (n, height, width, channels), by OpenVINO from PyTorch's layers."""
+    import openvino
+    import torch
+
+    from tilewright.bench.peers.openvino import compiled
+
+    class Generator(torch.nn.Module):
+        draw = staticmethod(torch_generator(config, weights, "float32", "cpu", "contiguous_format"))
+
+        def forward(self, z: Any) -> Any:
+            return self.draw(z)
+
+    example = torch.zeros(2, config.z_size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tracing tells of every branch that depends on a shape
+        model = openvino.convert_model(Generator(), example_input=example, input=[-1, config.z_size])
+    request = compiled(model, dtype).create_infer_request()
+
+    def draw(z: np.ndarray) -> np.ndarray:
+        request.infer([z])
+        return request.get_output_tensor().data
+
+    return draw
 
 
 def _repeated(name: str, call: Callable[[], object], batch: int, images: int, once_s: float) -> Engine:
@@ -134,7 +174,7 @@ def torch_generator(config: DCGANConfig, weights: dict, kind: str, device: str, 
     @torch.no_grad()
     def draw(z):
         x = linear(z.to(number), matrix, bias).relu()
-        x = x.view(len(z), config.size, config.size, config.channels).permute(0, 3, 1, 2).contiguous(memory_format=form)
+        x = x.view(-1, config.size, config.size, config.channels).permute(0, 3, 1, 2).contiguous(memory_format=form)
         for i, ((kernel, term), (before, after), stride) in enumerate(zip(layers, crops, strides, strict=True)):
             less, more = max(before - after, 0), max(after - before, 0)
             x = conv_transpose2d(x, kernel, term, stride=stride, padding=before, output_padding=less)

@@ -20,6 +20,7 @@ import numpy as np
 
 from tilewright.bench.clocks.cpu import CpuClock
 from tilewright.bench.measure import SameResults, Timing, interleave
+from tilewright.bench.peers.openvino import compiled
 from tilewright.bench.results import PEER, Row
 from tilewright.errors import InternalError, UsageError
 from tilewright.formats.files import InputFile
@@ -223,13 +224,10 @@ def _compiled(openvino: Any, torch: Any, network: Any, setting: Setting) -> Call
             return self.network(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
     example = torch.full((2, 8), 5), torch.ones(2, 8, dtype=torch.int64)
-    precision = {"float32": "f32", "bfloat16": "bf16"}[setting.dtype]
-    options = {"INFERENCE_NUM_THREADS": setting.count, "INFERENCE_PRECISION_HINT": precision,
-               "PERFORMANCE_HINT": "LATENCY"}  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing tells of every branch that depends on a shape
         converted = openvino.convert_model(Named(), example_input=example)
-    model = openvino.Core().compile_model(converted, "CPU", options)
+    model = compiled(converted, setting.dtype)
     return lambda ids, mask: model([ids, mask])[0]
 
 

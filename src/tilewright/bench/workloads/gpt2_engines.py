@@ -2,8 +2,8 @@
 best tokens, and nothing ends a text early.
 
 transformers runs in the dtype that is asked for, with its default attention; CTranslate2 on its converted model, in
-float32. Both are given as many threads as we are. On a GPU there are transformers, and PyTorch with a static cache,
-torch.compile and CUDA graphs (`gpt2_torch`).
+float32; OpenVINO as a stateful graph. All are given as many threads as we are. On a GPU there are
+transformers, and PyTorch with a static cache, torch.compile and CUDA graphs (`gpt2_torch`).
 """
 
 from __future__ import annotations
@@ -184,8 +184,21 @@ def torch_static(config: GPT2Config, weights: Weights, dtype: str, device: str =
     return Engine("torch", dtype, time.perf_counter() - start, model.generate, whole=True)
 
 
+def openvino(config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu") -> Engine:
+    """OpenVINO, its keys and values in the library. Raises ImportError where it is missing, UsageError on a GPU."""
+    if device != "cpu":
+        raise UsageError("openvino is a peer on a CPU")
+    from tilewright.bench.workloads.gpt2_openvino import OpenVinoGPT2
+
+    start = time.perf_counter()
+    model = OpenVinoGPT2(config, weights, dtype)
+    model.generate(np.zeros((1, 1), np.int64), 2, 1)
+    return Engine("openvino", dtype, time.perf_counter() - start, model.generate, model.logits)
+
+
 PEERS: dict[str, Callable[[GPT2Config, Weights, str, str], Engine]] = {
     "transformers": transformers,
     "ctranslate2": ctranslate2,
+    "openvino": openvino,
     "torch": torch_static,
 }

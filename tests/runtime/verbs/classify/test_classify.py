@@ -14,6 +14,7 @@ from named_stand_ins import stand_ins
 from tilewright.errors import InputError, InternalError, ResourceError, UsageError
 from tilewright.formats import atomic
 from tilewright.runtime.jobs import metrics
+from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.progress import JobProgress
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
@@ -264,7 +265,8 @@ def test_every_write_fails_once(tmp_path, sentences, run, monkeypatch, output):
 
         return counted
 
-    monkeypatch.setattr(metrics, "_replace", lambda *args: None)  # the job goes on without metrics.prom
+    monkeypatch.setattr(metrics, "_replace", lambda *args: None)  # the job goes on without metrics.prom and job.json
+    monkeypatch.setattr(JobDirectory, "note_request", lambda *args: None)
     for name in ("write", "fsync", "replace"):
         monkeypatch.setattr(atomic.os, name, failing(getattr(os, name)))
     size = 20 if output == "out.bin" else 500

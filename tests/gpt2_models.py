@@ -2,7 +2,10 @@
 
 import numpy as np
 
+from tilewright.generation import language_model
+from tilewright.models import decoder
 from tilewright.models.gpt2 import GPT2, GPT2Config, own_name
+from tilewright.ops import embedding, layernorm, matmul, matmul_argmax
 
 TINY = {"vocab_size": 97, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_head": 3, "eos_token_id": None}
 
@@ -108,3 +111,13 @@ def byte_tokenizer():
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens(["<|endoftext|>"])
     return made
+
+
+def unpatched(patch, backend) -> None:
+    """Put the operations themselves, and this `backend` function, back in force for a model on the CPU."""
+    for module in (embedding, layernorm, matmul, matmul_argmax):
+        name = module.__name__.rpartition(".")[2]
+        patch.setattr(decoder, name, getattr(module, name))
+    patch.setattr(decoder, "prepare", matmul.prepare)
+    patch.setattr(decoder, "prepare_argmax", matmul_argmax.prepare)
+    patch.setattr(language_model, "backend", backend)

@@ -48,6 +48,7 @@ def test_the_parts_are_those_of_an_indexed_job():
     assert names == {container("parts.yaml")["name"]}
 
 
+@pytest.mark.long
 def test_the_commands_of_all_manifests_make_one_output(tmp_path):
     """Each as its pod or node runs it, in one folder; most parts find nothing to do."""
     (tmp_path / "reviews.txt").write_text("".join(f"A fine film, number {n}.\n" for n in range(100)))

@@ -93,6 +93,7 @@ def test_a_row_that_is_not_finite_says_so_and_spoils_no_other(rung, wrong, rng):
         assert not np.isfinite(value[1]) and value[[0, 2]].tobytes() == np.frombuffer(right, "f4")[[0, 2]].tobytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "finishers"), [
     ("float32", (fused.running_sum,)), ("bfloat16", (fused.running_sum,)),
     ("bfloat16", (fused.largest_only, fused.sum_only)),

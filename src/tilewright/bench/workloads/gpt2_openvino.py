@@ -1,4 +1,5 @@
-"""GPT-2 in OpenVINO: a stateful graph, whose keys and values stay inside the library between two steps."""
+"""GPT-2 in OpenVINO: a stateful graph, whose keys and values stay inside the library between two steps. The import
+raises ImportError without OpenVINO."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from openvino import Model, PartialShape, Type
+from openvino import opset13 as op
+from openvino.op.util import Variable, VariableInfo
 
 from tilewright.bench.peers.openvino import compiled
 from tilewright.errors import UsageError
@@ -16,7 +20,7 @@ APPROXIMATE = {"gelu_new": "TANH", "gelu_pytorch_tanh": "TANH", "gelu": "ERF"}
 
 
 class OpenVinoGPT2:
-    """The compiled graph. Raises ImportError without OpenVINO, UsageError for a variant that is not built here."""
+    """The compiled graph. Raises UsageError for a variant that is not built here."""
 
     def __init__(self, config: GPT2Config, weights: Weights, dtype: str):
         if config.activation_function not in APPROXIMATE or config.scale_attn_by_inverse_layer_idx:
@@ -52,80 +56,89 @@ class OpenVinoGPT2:
         self._request.infer({"ids": ids, "positions": positions, "beam": np.arange(n, dtype=np.int32)})
 
 
-def _graph(config: GPT2Config, weights: Weights) -> Any:
-    """The `openvino.Model` of (ids, positions, beam) -> (logits, best)."""
-    import openvino
-    from openvino import opset13 as op
-    from openvino.op.util import Variable, VariableInfo
+class _Builder:
+    """Nodes of the graph, from a GPT-2's weights. sinks: what stores keys and values."""
 
-    C, H, eps = config.n_embd, config.n_head, config.layer_norm_epsilon
-    D = C // H
+    def __init__(self, config: GPT2Config, weights: Weights):
+        self.config, self.weights, self.sinks = config, weights, []
+        self.ids, self.positions = self.given("ids", np.int64, [-1, -1]), self.given("positions", np.int64, [-1, -1])
+        self.beam = self.given("beam", np.int32, [-1])
+        shape = op.gather(op.shape_of(self.ids), _constant([0]), _constant(0))  # (n,)
+        sizes = (config.n_head, 0, config.n_embd // config.n_head)
+        empty = op.concat([shape, *(_constant([size]) for size in sizes)], 0)
+        self.nothing = op.broadcast(op.constant(np.float32(0)), empty)
 
-    def given(name: str, kind: type, shape: list[int]) -> Any:
+    def given(self, name: str, kind: type, shape: list[int]) -> Any:
+        """An input."""
         node = op.parameter(shape, kind, name=name)
         node.output(0).get_tensor().set_names({name})
         return node
 
-    def constant(value: Any) -> Any:
-        return op.constant(np.array(value, order="C"))
+    def w(self, name: str) -> Any:
+        return op.constant(np.array(self.weights[name], np.float32, order="C"))
 
-    def w(name: str) -> Any:
-        return constant(np.asarray(weights[name], np.float32))
+    def normed(self, x: Any, name: str) -> Any:
+        shaped = op.mvn(x, _constant([-1]), True, self.config.layer_norm_epsilon, "INSIDE_SQRT")
+        return op.add(op.multiply(shaped, self.w(f"{name}.weight")), self.w(f"{name}.bias"))
 
-    def normed(x: Any, name: str) -> Any:
-        shaped = op.mvn(x, constant(np.array([-1], np.int64)), True, eps, "INSIDE_SQRT")
-        return op.add(op.multiply(shaped, w(f"{name}.weight")), w(f"{name}.bias"))
+    def affine(self, x: Any, name: str) -> Any:
+        matrix = op.constant(np.array(np.asarray(self.weights[f"{name}.weight"]).T, np.float32, order="C"))
+        return op.add(op.matmul(x, matrix, False, True), self.w(f"{name}.bias"))
 
-    def affine(x: Any, name: str) -> Any:
-        return op.add(op.matmul(x, constant(np.asarray(weights[f"{name}.weight"]).T), False, True), w(f"{name}.bias"))
+    def heads(self, x: Any) -> Any:
+        """(n, L, C) -> (n, H, L, D)."""
+        H = self.config.n_head
+        split = op.reshape(x, _constant([0, 0, H, self.config.n_embd // H]), True)
+        return op.transpose(split, _constant([0, 2, 1, 3]))
 
-    def heads(x: Any) -> Any:  # (n, L, C) -> (n, H, L, D)
-        split = op.reshape(x, constant(np.array([0, 0, H, D], np.int64)), True)
-        return op.transpose(split, constant(np.array([0, 2, 1, 3], np.int64)))
-
-    ids, positions = given("ids", np.int64, [-1, -1]), given("positions", np.int64, [-1, -1])
-    beam, sinks = given("beam", np.int32, [-1]), []
-    zero, one = constant(np.array(0, np.int64)), constant(np.array(1, np.int64))
-    n = op.gather(op.shape_of(ids), constant(np.array([0], np.int64)), zero)
-    empty_shape = op.concat([n, *(constant(np.array([size], np.int64)) for size in (H, 0, D))], 0)
-    empty = op.broadcast(constant(np.array(0, np.float32)), empty_shape)
-
-    def remembered(new: Any, name: str) -> Any:
-        """The keys or values of all positions so far, kept in the library."""
-        info = VariableInfo()
-        info.data_shape, info.data_type, info.variable_id = (
-            openvino.PartialShape([-1, H, -1, D]),
-            openvino.Type.f32,
-            name,
-        )
+    def remembered(self, new: Any, name: str) -> Any:
+        """The keys or values of all positions so far, which stay in the library."""
+        info, H = VariableInfo(), self.config.n_head
+        info.data_shape = PartialShape([-1, H, -1, self.config.n_embd // H])
+        info.data_type, info.variable_id = Type.f32, name
         variable = Variable(info)
-        before = op.gather(op.read_value(empty, variable), beam, zero)
-        both = op.concat([before, new], 2)
-        sinks.append(op.assign(both, variable))
+        both = op.concat([op.gather(op.read_value(self.nothing, variable), self.beam, _constant(0)), new], 2)
+        self.sinks.append(op.assign(both, variable))
         return both
 
-    x = op.add(op.gather(w("wte.weight"), ids, zero), op.gather(w("wpe.weight"), positions, zero))
-    mask = None
+    def mask(self, keys: Any) -> Any:
+        """float32 (n, 1, L, S): 0 for the keys up to a query's own position."""
+        length = op.gather(op.shape_of(keys), _constant(2), _constant(0))
+        seen = op.less_equal(
+            op.range(_constant(0), length, _constant(1), "i64"), op.unsqueeze(self.positions, _constant([2]))
+        )
+        hidden = op.select(seen, op.constant(np.float32(0)), op.constant(np.float32(-65504)))
+        return op.unsqueeze(hidden, _constant([1]))
+
+    def attention(self, i: int, x: Any) -> Any:
+        qkv = op.split(self.affine(self.normed(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn"), _constant(2), 3)
+        q, k, v = (self.heads(part) for part in qkv.outputs())
+        k, v = self.remembered(k, f"{i}.keys"), self.remembered(v, f"{i}.values")
+        C, H = self.config.n_embd, self.config.n_head
+        scale = op.constant(np.float32((H / C) ** 0.5 if self.config.scale_attn_weights else 1.0))
+        y = op.transpose(op.scaled_dot_product_attention(q, k, v, self.mask(k), scale), _constant([0, 2, 1, 3]))
+        return self.affine(op.reshape(y, _constant([0, 0, C]), True), f"h.{i}.attn.c_proj")
+
+
+def _constant(value: int | list[int]) -> Any:
+    return op.constant(np.array(value, np.int64))
+
+
+def _graph(config: GPT2Config, weights: Weights) -> Any:
+    """The `openvino.Model` of (ids, positions, beam) -> (logits, best)."""
+    build = _Builder(config, weights)
+    x = op.add(
+        op.gather(build.w("wte.weight"), build.ids, _constant(0)),
+        op.gather(build.w("wpe.weight"), build.positions, _constant(0)),
+    )
     for i in range(config.n_layer):
-        qkv = op.split(affine(normed(x, f"h.{i}.ln_1"), f"h.{i}.attn.c_attn"), constant(np.array(2, np.int64)), 3)
-        q, k, v = (heads(part) for part in qkv.outputs())
-        k, v = remembered(k, f"{i}.keys"), remembered(v, f"{i}.values")
-        if mask is None:  # (n, 1, L, S): a query attends to keys up to its own position
-            length = op.gather(op.shape_of(k), constant(np.array(2, np.int64)), zero)
-            keys = op.range(zero, length, one, "i64")
-            seen = op.less_equal(keys, op.unsqueeze(positions, constant(np.array([2], np.int64))))
-            hidden = op.select(seen, constant(np.array(0, np.float32)), constant(np.array(-65504, np.float32)))
-            mask = op.unsqueeze(hidden, constant(np.array([1], np.int64)))
-        scale = constant(np.array(D**-0.5 if config.scale_attn_weights else 1.0, np.float32))
-        y = op.scaled_dot_product_attention(q, k, v, mask, scale)
-        y = op.reshape(op.transpose(y, constant(np.array([0, 2, 1, 3], np.int64))), constant(np.array([0, 0, C])), True)
-        x = op.add(x, affine(y, f"h.{i}.attn.c_proj"))
-        u = op.gelu(affine(normed(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc"), APPROXIMATE[config.activation_function])
-        x = op.add(x, affine(u, f"h.{i}.mlp.c_proj"))
-    last = op.gather(x, constant(np.array(-1, np.int64)), one)  # (n, C)
-    logits = op.matmul(normed(last, "ln_f"), w("wte.weight"), False, True)
-    best = op.topk(logits, one, 1, "max", "value", "i64")
+        x = op.add(x, build.attention(i, x))
+        u = build.affine(build.normed(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc")
+        x = op.add(x, build.affine(op.gelu(u, APPROXIMATE[config.activation_function]), f"h.{i}.mlp.c_proj"))
+    last = op.gather(x, _constant(-1), _constant(1))  # (n, C)
+    logits = op.matmul(build.normed(last, "ln_f"), build.w("wte.weight"), False, True)
+    best = op.topk(logits, _constant(1), 1, "max", "value", "i64")
     logits.output(0).get_tensor().set_names({"logits"})
     best.output(1).get_tensor().set_names({"best"})
     results = [op.result(logits.output(0)), op.result(best.output(1))]
-    return openvino.Model(results, sinks, [ids, positions, beam], "gpt2")
+    return Model(results, build.sinks, [build.ids, build.positions, build.beam], "gpt2")

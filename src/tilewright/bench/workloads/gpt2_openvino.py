@@ -60,7 +60,8 @@ class _Builder:
     """Nodes of the graph, from a GPT-2's weights. sinks: what stores keys and values."""
 
     def __init__(self, config: GPT2Config, weights: Weights):
-        self.config, self.weights, self.sinks = config, weights, []
+        self.config, self.weights = config, weights
+        self.sinks: list[Any] = []
         self.ids, self.positions = self.given("ids", np.int64, [-1, -1]), self.given("positions", np.int64, [-1, -1])
         self.beam = self.given("beam", np.int32, [-1])
         shape = op.gather(op.shape_of(self.ids), _constant([0]), _constant(0))  # (n,)

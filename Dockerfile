@@ -15,7 +15,7 @@ ENTRYPOINT ["tilewright"]
 FROM base AS gpu
 # Triton compiles the code that starts its kernels with a C compiler.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
-RUN pip install --no-cache-dir '/src[gpu,mpi,parquet,volume]'
+RUN pip install --no-cache-dir '/src[cloud,gpu,mpi,parquet,volume,zstd]'
 
 FROM base AS cpu
-RUN pip install --no-cache-dir '/src[mpi,parquet,volume]'
+RUN pip install --no-cache-dir '/src[cloud,mpi,parquet,volume,zstd]'

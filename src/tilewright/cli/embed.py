@@ -36,7 +36,7 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Texts: .txt (one per line), .jsonl or .parquet.",
+            help="Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet.",
             rich_help_panel=FILES,
         ),
     ]

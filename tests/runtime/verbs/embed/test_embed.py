@@ -1,6 +1,9 @@
 """`embed` as a job: rows and lines are the model's vectors; shards, workers, resume; bad records; what is refused."""
 
 import base64
+import csv
+import gzip
+import io
 import json
 
 import numpy as np
@@ -194,3 +197,23 @@ def test_plan(folder, tmp_path, end):
     report, written = run(folder, tmp_path / f"o.{end}", "in.jsonl")
     assert found.outputs.exact == (end == "npy") and report.records == 120
     assert abs(found.outputs.bytes - len(written)) <= (0 if end == "npy" else 0.5 * len(written))
+
+
+def test_csv_compressed_and_many_files_give_the_lines_of_one_file(folder, tmp_path):
+    """A repeated id is found across shards in each of them."""
+    lines = [{"id": f"s{i % 35}", "text": f'{text} "a",\nb'} for i, text in enumerate(random_texts(40))]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "in.jsonl").write_text(text)
+    table = io.StringIO(newline="")
+    csv.writer(table).writerows([("id", "text"), *(line.values() for line in lines)])
+    (tmp_path / "in.csv.gz").write_bytes(gzip.compress(table.getvalue().encode()))
+    (tmp_path / "many").mkdir()
+    for part in range(2):
+        (tmp_path / "many" / f"{part}.jsonl").write_text("".join(text.splitlines(keepends=True)[20 * part :][:20]))
+    found = {}
+    for name in ("in.jsonl", "in.csv.gz", "many"):
+        report, said = run(folder, tmp_path / f"{name}.out.jsonl", tmp_path / name, shard_size=300)
+        rows = [json.loads(line) for line in said.splitlines()]
+        found[name] = [(row["id"], row.get("embedding"), "error" in row) for row in rows]
+        assert (report.records, report.errors) == (40, 5) and report.job["shards"] > 2
+    assert found["in.csv.gz"] == found["in.jsonl"] == found["many"]

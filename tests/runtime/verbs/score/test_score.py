@@ -188,3 +188,15 @@ def test_the_plan_is_that_of_the_run_and_writes_nothing(place, tmp_path, monkeyp
     assert caught.value.code in (0, None)
     text = capsys.readouterr().out
     assert "158 texts, " in text and "of them scored; about 9 bad texts" in text and "expected peak" in text
+
+
+def test_a_table_gives_the_lines_of_json(place, tmp_path):
+    pairs = [{"id": f"r{i}", "context": f"question {i},", "continuation": f' "{i}"'} for i in range(6)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    quoted = ['"' + '","'.join(value.replace('"', '""') for value in pair.values()) + '"' for pair in pairs]
+    (tmp_path / "in.csv").write_text("\n".join(["id,context,continuation", *quoted]) + "\n")
+    found = []
+    for name in ("in.jsonl", "in.csv"):
+        score(job_of(place, tmp_path / f"{name}.out.jsonl", tmp_path / name))
+        found.append(lines_of(tmp_path / f"{name}.out.jsonl"))
+    assert found[0] == found[1] and all("logprob" in line for line in found[0])

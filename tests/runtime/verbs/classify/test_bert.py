@@ -135,3 +135,22 @@ def test_pairs_of_texts_in_lines(folder, tmp_path):
     answers = load(folder / "m", device="cpu").classify(given)
     assert [line["score"] for line in found[:30]] == [answer["score"] for answer in answers]
     assert [line["error"]["field"] for line in found[30:]] == ["text_pair", "text", "text"]
+
+
+def test_a_second_text_goes_with_the_field_that_the_user_names(folder, tmp_path):
+    """In JSON lines and in tables: it is read, not ignored."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    texts = random_texts(12, 4)
+    pairs = list(zip(texts[:6], texts[6:], strict=True))
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"q": a, "text_pair": b}) + "\n" for a, b in pairs))
+    (tmp_path / "in.csv").write_text("q,text_pair\n" + "".join(f'"{a}","{b}"\n' for a, b in pairs))
+    columns = [list(column) for column in zip(*pairs, strict=True)]
+    parquet.write_table(pyarrow.table(columns, names=["q", "text_pair"]), tmp_path / "in.parquet")
+    answers = [answer["score"] for answer in load(folder / "m", device="cpu").classify(pairs)]
+    for name in ("in.jsonl", "in.csv", "in.parquet"):
+        output = tmp_path / f"{name}.jsonl"
+        job = ClassifyJob(str(folder / "m"), str(tmp_path / name), str(output), content_field="q",
+                          settings=Settings(device="cpu"))  # fmt: skip
+        classify(job)
+        assert [json.loads(line)["score"] for line in output.read_text().splitlines()] == answers

@@ -9,8 +9,9 @@ from transformers import AutoModelForSequenceClassification
 
 from bert_models import VOCABULARY, random_texts, saved
 from tilewright.errors import InputError, UsageError, WrongType
-from tilewright.models.bert import CACHED, ROWS, passes
+from tilewright.models.bert import CACHED, ROWS
 from tilewright.models.bert_config import BertConfig
+from tilewright.models.ragged import Limits, passes, sorted_texts
 from tilewright.ops.core.launch import threads
 from tilewright.runtime.load import load
 
@@ -144,12 +145,31 @@ def test_a_model_without_a_head_is_refused(tmp_path):
 
 
 def test_a_pass_has_few_tokens_and_few_cached_positions():
-    lengths = [1] * 3000 + [512] * 3 + [2 * ROWS]
-    found = list(passes(lengths))
-    assert sorted(i for chosen in found for i in chosen) == list(range(len(lengths)))
-    for chosen in found:
-        sizes = [lengths[i] for i in chosen]
-        assert len(sizes) == 1 or (sum(sizes) <= ROWS and len(sizes) * max(sizes) <= CACHED)
+    rows = ROWS["cpu"]
+    lengths = np.array([1] * 3000 + [512] * 3 + [2 * rows])
+    found = list(passes(lengths, rows, CACHED * rows))
+    assert [first for first, _ in found] == [0, *(end for _, end in found[:-1])] and found[-1][1] == len(lengths)
+    for first, end in found:
+        sizes = lengths[first:end]
+        assert len(sizes) == 1 or (sum(sizes) <= rows and len(sizes) * max(sizes) <= CACHED * rows)
+
+
+def test_texts_are_sorted_with_their_tokens():
+    rng, limits = np.random.default_rng(4), Limits(9, 50)
+    rows = [rng.integers(0, 50, n) for n in rng.integers(1, 10, 40)]
+    wide = np.full((40, 9), -1)
+    for row, ids in zip(wide, rows, strict=True):
+        row[: len(ids)] = ids
+    for given in (rows, wide, wide.astype(np.int32), [ids.tolist() for ids in rows]):
+        found = sorted_texts(given, limits)
+        assert (np.diff(found.lengths) >= 0).all() and sorted(found.order) == list(range(40))
+        for i, begin, length in zip(found.order, found.starts, found.lengths, strict=True):
+            assert found.ids[begin : begin + length].tolist() == rows[i].tolist()
+        ids, lengths = found.part(7, 11)
+        assert lengths.tolist() == [len(rows[i]) for i in found.order[7:11]] and len(ids) == sum(lengths)
+    wide[31] = -1
+    with pytest.raises(UsageError, match="text 31 has ids"):
+        sorted_texts(wide, limits)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

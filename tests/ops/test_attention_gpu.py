@@ -117,6 +117,28 @@ def test_sequences_of_any_lengths_have_the_bits_that_they_have_alone(rung, dtype
             assert torch.equal(first[at : at + n], at_once(*(x[at : at + n] for x in (q, k, v)), dtype)), n
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("rung", "dtype"), accepted("tile.direct", dtypes=("float32", "bfloat16")))
+def test_keys_that_nobody_reads_again_need_no_cache(rung, dtype, causal, rng):
+    """The bits of `tile.kept`, whatever the cache holds; a text that continues one of the cache runs as there."""
+    if rung.name != "tile.direct":
+        pytest.skip(f"{rung.name} writes the cache")
+    lengths = [1, 16, 17, 32, 33, 64, 65, 5, 128, 200, 63] if ON_GPU else [17, 1, 66]
+    q, k, v = rows(rng, sum(lengths), dtype)
+    starts = np.cumsum([0, *lengths[:-1]]).tolist()
+    spans = [span(i, 0, n, at) for i, (n, at) in enumerate(zip(lengths, starts, strict=True))]
+    cache = cache_of(len(lengths), 210, dtype)
+    with using(attention="tile.kept"):
+        wanted = attend(q, cache, spans, causal=causal, new=(k, v), out=nans(len(q)))
+    with using(attention=rung.name):
+        unwritten = cache_of(len(lengths), 210, dtype)
+        found = attend(q, unwritten, spans, causal=causal, new=(k, v), keep=False, out=nans(len(q)))
+        assert torch.equal(found, wanted) and unwritten.keys.isnan().all() and unwritten.values.isnan().all()
+        again = [span(0, lengths[0] - 1, 1, lengths[0] - 1)]  # its first positions are in the cache
+        found = attend(q, cache, again, causal=causal, new=(k, v), keep=False, out=nans(len(q)))
+        assert torch.equal(found[lengths[0] - 1], wanted[lengths[0] - 1])
+
+
 @pytest.mark.parametrize(("rung", "dtype"), accepted(*MOST, dtypes=("float32", "bfloat16")))
 def test_however_a_text_is_cut_into_steps_its_bits_are_the_same(rung, dtype, rng):
     """Prompts cut anywhere, and single positions by the kernel for decoding."""
@@ -141,7 +163,7 @@ def test_however_a_text_is_cut_into_steps_its_bits_are_the_same(rung, dtype, rng
             append_and_attend(*mine, cache, *target, longest=t + 1, out=found[t : t + 1])
             again = append_and_attend(*mine, cache, *target, longest=T, out=nans(1))
             assert torch.equal(again, found[t : t + 1]), "bits depend on the longest of the batch"
-        if rung.name == "tile.kept" and dtype == "float32":  # decodes by multiply-adds
+        if rung.name in ("tile.kept", "tile.direct") and dtype == "float32":  # decodes by multiply-adds
             compare(found[first:].cpu().numpy(), wanted[first:].cpu().numpy(), 1e-5)
         else:
             assert torch.equal(found[first:], wanted[first:])

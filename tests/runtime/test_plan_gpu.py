@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
+from bert_models import saved
 from dcgan_models import random_weights
 from gpu import PLACE
 from tilewright.backends import footprint
-from tilewright.backends.footprint import CONTEXT, record_bytes
+from tilewright.backends.footprint import CONTEXT, CONTEXT_WITHOUT_GRAPHS, record_bytes
 from tilewright.errors import Refused, ResourceError
 from tilewright.hardware import gpus
 from tilewright.models import textcnn
+from tilewright.models.bert import Bert
 from tilewright.models.dcgan import DCGAN, SLOTS, DCGANConfig, doubling
 from tilewright.models.gpt2 import GPT2
 from tilewright.models.textcnn import TextCNN
@@ -24,6 +26,8 @@ from tilewright.runtime.verbs.convolve.plan import plan as plan_convolve
 from tilewright.runtime.verbs.convolve.tiles import Tiling
 from tilewright.runtime.verbs.draw import DrawJob, draw
 from tilewright.runtime.verbs.draw.plan import plan as plan_draw
+from tilewright.runtime.verbs.embed import EmbedJob
+from tilewright.runtime.verbs.embed.plan import plan as plan_embed
 from tilewright.runtime.verbs.generate import GenerateJob
 from tilewright.runtime.verbs.generate.plan import plan_made
 
@@ -98,6 +102,27 @@ def test_the_weights_table_and_slots_of_textcnn(tmp_path, rng, dtype, monkeypatc
     inputs, outputs = config.operands
     assert sum(one.nbytes for slot in slots for one in slot) == (4 + 8) * record_bytes([*inputs, *outputs])
     assert found.figures["batch"] == 40 and parts_of(found)["CUDA"] == CONTEXT
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_weights_of_an_encoder(tmp_path, dtype):
+    saved("bert", 1, tmp_path / "m", hidden_size=192, num_attention_heads=2, intermediate_size=200)
+    (tmp_path / "in.txt").write_text("a good film\n" * 30)
+    config, weights = read_weights(tmp_path / "m")
+    model = placed(lambda backend: Bert(config, weights, dtype=dtype, device=backend), dtype)
+    parts = [model.words, model.positions, model.norm, model.layers, model.dense, model.classifier]
+    held = sum(tensors_of(parts, {}).values())
+    paths = str(tmp_path / "m"), str(tmp_path / "in.txt")
+    settings = Settings(device="cuda", dtype=dtype)
+    for found in (
+        plan_classify(ClassifyJob(*paths, str(tmp_path / "o.jsonl"), settings=settings), 80 * GIB),
+        plan_embed(EmbedJob(*paths, str(tmp_path / "o.npy"), settings=settings), 80 * GIB),
+    ):
+        assert parts_of(found)["weights"] == pytest.approx(held, rel=0.02)
+        assert parts_of(found)["rows of a pass"] == 150 * config.row_bytes(dtype, "cuda")
+        assert found.total_memory is None and found.device == "cuda"
+    with pytest.raises(ResourceError, match="a batch of 1 takes"):
+        plan_embed(EmbedJob(*paths, str(tmp_path / "o.npy"), settings=settings), CONTEXT_WITHOUT_GRAPHS)
 
 
 def test_a_table_takes_what_the_reserve_leaves_and_large_batches_are_left_out(tmp_path, rng):

@@ -107,6 +107,10 @@ class Cpu:
         """A new array that starts at a cache line, contents undefined."""
         return empty(shape, dtype)
 
+    def upload(self, values: np.ndarray) -> np.ndarray:
+        """The values themselves."""
+        return values
+
     def workspace(self, **elements: int) -> Workspace:
         """Named buffers, for each thread its own."""
         return Workspace(elements)
@@ -118,6 +122,10 @@ class Cpu:
     def numpy(self, values: Array) -> np.ndarray:
         """The values themselves."""
         return np.asarray(values)
+
+    def fetch(self, values: Array) -> Callable[[], np.ndarray]:
+        """The values themselves."""
+        return lambda: np.asarray(values)
 
     def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
         """The network in batches of the largest size."""

@@ -343,6 +343,22 @@ class Cuda:
         assert isinstance(values, torch.Tensor)
         return (values.float() if values.is_floating_point() else values).cpu().numpy()
 
+    def fetch(self, values: Array) -> Callable[[], np.ndarray]:
+        """See `protocol.Backend`. The copy is queued after what is on torch's current stream."""
+        assert isinstance(values, torch.Tensor)
+        found = values.float() if values.is_floating_point() else values
+        if self.device == "cpu":
+            return found.numpy
+        host = torch.empty(found.shape, dtype=found.dtype, pin_memory=self.pins)
+        host.copy_(found, non_blocking=True)
+        copied = torch.cuda.current_stream().record_event()
+
+        def wait() -> np.ndarray:
+            copied.synchronize()
+            return host.numpy()
+
+        return wait
+
     def graph(self, call: Callable[[], object], pool: Pool | None = None) -> Callable[[], object]:
         """call() as a CUDA graph: run once, which compiles its kernels, then captured; call itself if graphs are
         switched off. pool: see `captured`."""

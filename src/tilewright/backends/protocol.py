@@ -149,6 +149,9 @@ class Backend(Protocol):
         Raises ResourceError if a GPU's driver cannot lock so much memory.
         """
 
+    def upload(self, values: np.ndarray) -> Array:
+        """The values themselves on the CPU; on a GPU a copy, for which nothing waits."""
+
     def workspace(self, **elements: int) -> Workspace:
         """Named buffers. elements: how many a buffer holds from the start, so that it need not grow."""
 
@@ -157,6 +160,9 @@ class Backend(Protocol):
 
     def numpy(self, values: Array) -> np.ndarray:
         """The values on the host; 16 bits are widened to float32 on a GPU."""
+
+    def fetch(self, values: Array) -> Callable[[], np.ndarray]:
+        """Start to copy the values to the host. The returned call waits for them, and gives them as `numpy` does."""
 
     def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
         """The network, prepared for batches of these sizes.

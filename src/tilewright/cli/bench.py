@@ -83,39 +83,45 @@ class Embed(Common):
         Literal["minilm", "distilbert", "bert"],
         Option(help="The size: of all-MiniLM-L6, DistilBERT-base or BERT-base."),
     ] = "minilm"
-    count: Annotated[int, Option("--count", "-n", min=1, metavar="N", help="Texts.")] = 512
-    dtype: Annotated[Dtype, Option(help="Precision of the products.")] = "float32"
+    count: Annotated[
+        int | None, Option("--count", "-n", min=1, metavar="N", help="Texts.", show_default="512, or 32,768 on a GPU")
+    ] = None
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products; float16 is for a GPU.")
+    ] = "float32"
     threads: Threads = None
     rounds: Rounds = 10
 
 
 @verb(Embed)
 def embed(options: Embed) -> None:
-    """Embed texts with an encoder with random weights, beside PyTorch and OpenVINO, on the CPU.
+    """Embed texts with an encoder with random weights, beside PyTorch and OpenVINO; on a GPU, beside PyTorch.
 
     \b
     tilewright bench embed --model minilm --threads 2
 
     The token ids are random. The lengths of the texts are drawn from those of the lines of --input, at 1.3 tokens per
-    word. The peers take batches of 32 texts of similar length, as sentence-transformers makes them.
+    word. The peers take batches of 32 texts of similar length, as sentence-transformers makes them; on a GPU also
+    batches of 512.
     """
     watch, device = begin(options, options.dtype, options.threads)
-    if device != "cpu":
-        raise typer.BadParameter(f"{device!r}: encoders run on the CPU", param_hint="--device")
-    from tilewright.bench.workloads.embed import PEERS, SIZES, Setting, bench, random_texts, read_lines
+    from tilewright.bench.workloads.embed import COUNT, PEERS, SIZES, Setting, bench, random_texts, read_lines
     from tilewright.models.bert_config import BertConfig
     from tilewright.ops.core.launch import thread_count
 
     config, count = BertConfig(**SIZES[options.model]), options.threads or thread_count()
-    texts = random_texts(config, read_lines(options.data) if options.data else None, options.count)
+    texts = random_texts(config, read_lines(options.data) if options.data else None, options.count or COUNT[device])
+    where = counted(count, "thread") if device == "cpu" else "on the GPU"
     say(f"{counted(len(texts), 'text')} of {sum(map(len, texts)) / len(texts):.1f} tokens on average, {options.model}, "
-        f"{options.dtype}, {counted(count, 'thread')}")  # fmt: skip
-    setting = Setting(config, texts, options.model, options.dtype, count, names(options.against, PEERS),
-                      options.rounds or 10)  # fmt: skip
+        f"{options.dtype}, {where}")  # fmt: skip
+    setting = Setting(config, texts, options.model, options.dtype, count, names(options.against, PEERS[device]),
+                      options.rounds or 10, device)  # fmt: skip
     rows = bench(setting, indented)
+    width = max(len(row.rung) for row in rows)
     for row in rows:
         ratio = f"   {row.peer_ratio:.2f} x {row.peer}" if row.peer_ratio else ""
-        show(f"{row.rung:<14} {row.rows / row.median_s:>12,.1f} texts/s{ratio}")
+        share = f"   {row.roof_share:.1%} of the roof" if row.roof_share else ""
+        show(f"{row.rung:<{width}} {row.rows / row.median_s:>12,.1f} texts/s{ratio}{share}")
     finish(rows, options, watch)
 
 

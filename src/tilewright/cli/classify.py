@@ -156,7 +156,7 @@ def classify(options: Options) -> None:
     is longer than the model takes is cut, and the summary says how many were.
 
     Models: a directory from Hugging Face with config.json, model.safetensors and tokenizer.json whose architecture ends
-    in ForSequenceClassification (bert, roberta, distilbert; on the CPU), or a textcnn, also on a GPU.
+    in ForSequenceClassification (bert, roberta, distilbert), or a textcnn.
 
     Errors: a sentence that cannot be used gets an output line with its error, and the summary counts it. A .bin output
     cannot hold errors: there the first bad sentence stops the job with exit code 3.

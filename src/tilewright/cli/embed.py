@@ -122,7 +122,7 @@ def job_of(options: Options) -> EmbedJob:
 
 @verb(Options)
 def embed(options: Options) -> None:
-    """Turn texts into vectors with a BERT, RoBERTa or DistilBERT, on the CPU.
+    """Turn texts into vectors with a BERT, RoBERTa or DistilBERT.
 
     \b
     tilewright embed --model ./all-MiniLM-L6-v2 -i texts.jsonl -o vectors.npy

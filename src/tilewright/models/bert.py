@@ -11,7 +11,9 @@ The bits of a text's logits and of its vector depend on that text alone. Sources
 al., "RoBERTa", 2019; Sanh et al., "DistilBERT", 2019.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,20 +23,27 @@ from tilewright.backends import Backend, backend
 from tilewright.backends.protocol import Array, Workspace
 from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.embedding_modules import EmbeddingModules
-from tilewright.formats.sentence_encoder import NO_TOKEN, TEXTS, Content, RaggedEncoder
+from tilewright.formats.sentence_encoder import TEXTS, Content, RaggedEncoder
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models.activations import ACTIVATIONS
 from tilewright.models.answers import Answer, sigmoid_answer, softmax_answer
 from tilewright.models.bert_config import BertConfig
+from tilewright.models.ragged import Limits, passes, sorted_texts
 from tilewright.models.text_vectors import TextVectors
-from tilewright.ops.attention import Cache, Spans, append, attend, checked_spans
-from tilewright.ops.core.arrays import as_numpy
-from tilewright.ops.embedding import checked_ids, embedding
+from tilewright.ops.attention import Cache, DeviceCache, Spans, append, attend, checked_spans
+from tilewright.ops.core.arrays import one_of
+from tilewright.ops.core.gpu.tensors import FLOATS
+from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import Packed, matmul, prepare
 
-ROWS = 2048  # tokens of a pass, or one text: all arrays between the layers of a BERT-base take 90 MiB then
-CACHED = 4 * ROWS  # texts of a pass, times tokens of the longest one: the size of the cache of keys and values
+ROWS = {  # tokens of a pass, or one text
+    "cpu": 2048,  # all arrays between the layers of a BERT-base take 90 MiB then
+    "cuda": 1 << 16,  # and 2 GiB; a pass takes an H100 longer than the host needs to queue it
+}
+CACHED = 4  # texts of a pass, times tokens of the longest one, in ROWS: the size of the cache of keys and values
+IN_FLIGHT = {"cpu": 0, "cuda": 3}  # passes that a GPU computes while the host stores earlier results
+TOGETHER = 8192  # texts that are sorted by length together; a GPU computes them while the host sorts the next ones
 
 
 class Linear(NamedTuple):
@@ -63,23 +72,31 @@ class Layer(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Some texts, computed at once. ids: int64 (R,), the tokens of all of them. positions: int64 (R,), each token's row
-    in the table of positions. cache: for the keys and values of one layer at a time."""
+    """Some texts, computed at once, in arrays of the device. ids: int64 (R,), the tokens of all of them. positions:
+    int64 (R,), each token's row in the table of positions. cache: for the keys and values of one layer at a time.
+    bounds: int64 (n + 1,), row of the first token of each text, and R."""
 
-    ids: np.ndarray
-    positions: np.ndarray
+    ids: Array
+    positions: Array
     cache: Cache
     spans: Spans  # of all rows
-    starts: np.ndarray  # row of the first token of each text
-    first_spans: Spans  # of these rows alone
+    bounds: Array
+    first_spans: Spans  # of the first row of each text alone
+
+    @property
+    def starts(self) -> Any:
+        """Row of the first token of each text, an index of rows."""
+        return self.bounds[:-1]
 
 
 class Bert:
-    """A BERT, RoBERTa or DistilBERT ready to run on this machine's CPU.
+    """A BERT, RoBERTa or DistilBERT ready to run on this machine's CPU or GPU.
 
     weights: float32 or bfloat16 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and
-    read-only. dtype: accuracy class of the products, "float32" or "bfloat16". Raises InputError if a tensor is
-    missing, too many or of another shape, UsageError for another device or dtype.
+    read-only. dtype: accuracy class of the products, "float32" or "bfloat16", on a GPU "float16" too; there a class of
+    16 bits also rounds what lies between the layers. device: "cpu", "cuda" or a backend. Raises InputError if a tensor
+    is missing, too many or of another shape, UsageError for another device or dtype, ResourceError if a GPU's memory
+    does not hold the weights.
     """
 
     def __init__(
@@ -90,8 +107,6 @@ class Bert:
         dtype: str = "float32",
         device: str | Backend = "cpu",
     ):
-        if device != "cpu":
-            raise UsageError(f"device is {device!r}; a {config.model_type} runs on the CPU", remedy="use device cpu")
         shapes = config.tensor_shapes()
         for name in shapes.keys() | weights.keys():
             found = weights[name].shape if name in weights else None
@@ -99,15 +114,19 @@ class Bert:
                 wanted = shapes.get(name, "no such tensor")
                 raise InputError(f"tensor {name} is {found or 'missing'}; the configuration requires {wanted}")
         self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
+        if self.backend.name != "cpu":
+            one_of(config.model_type, "dtype", dtype, FLOATS)
         self.tokenizer: Tokenizer | None = None
         self.vectors = TextVectors(EmbeddingModules(), config.hidden_size)  # `load` replaces it
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.words = self.backend.array(weights["embeddings.word_embeddings.weight"])
-        self.positions = self.backend.vector(position_table(weights, config.token_types))
-        self.norm = self._norm(weights, "embeddings.LayerNorm")
-        self.layers = [self._prepared(weights, f"encoder.layer.{i}") for i in range(config.num_hidden_layers)]
-        if config.is_classifier:
-            self.dense, self.classifier = (self._linear(weights, f"head.{name}") for name in ("dense", "out"))
+        self.rows = ROWS[self.backend.name]
+        with self.backend.enough_memory("the GPU's memory does not hold the weights", "run on the CPU"):
+            self.words = self.backend.array(weights["embeddings.word_embeddings.weight"])
+            self.positions = self.backend.vector(position_table(weights, config.token_types))
+            self.norm = self._norm(weights, "embeddings.LayerNorm")
+            self.layers = [self._prepared(weights, f"encoder.layer.{i}") for i in range(config.num_hidden_layers)]
+            if config.is_classifier:
+                self.dense, self.classifier = (self._linear(weights, f"head.{name}") for name in ("dense", "out"))
 
     def _prepared(self, weights: Mapping[str, np.ndarray], name: str) -> Layer:
         return Layer(
@@ -222,58 +241,84 @@ class Bert:
         more than the model's context, and for an id outside the vocabulary.
         """
         self.config.check_classifier()
-        result = np.empty((len(texts), self.config.num_labels), np.float32)
-        checked = [self._checked(i, ids) for i, ids in enumerate(texts)]
-        work = self.backend.workspace()
-        for chosen in passes([len(ids) for ids in checked]):
-            batch = self._pass([checked[i] for i in chosen], None if seconds is None else seconds[chosen])
-            first = self._first_rows(batch, work)
-            h = matmul(first, self.dense.weight, bias=self.dense.bias, activation=self.config.head_activation)
-            result[chosen] = self.backend.numpy(matmul(h, self.classifier.weight, bias=self.classifier.bias))
-        return result
+        return self._computed(texts, self._logits, self.config.num_labels, seconds)
 
     def embeddings(
         self, texts: Sequence[ArrayLike] | np.ndarray, *, dimensions: int | None = None, skip: int = 0
     ) -> np.ndarray:
         """Token ids of n texts, as for `logits`, -> their vectors, float32 (n, D). dimensions: as for `embed`. skip:
         tokens at the start of each text, its prompt, that are not pooled."""
-        vectors = self.vectors
-        result = np.empty((len(texts), vectors.checked(dimensions)), np.float32)
-        checked = [self._checked(i, ids) for i, ids in enumerate(texts)]
-        work = self.backend.workspace()
-        for chosen in passes([len(ids) for ids in checked]):
-            batch = self._pass([checked[i] for i in chosen])
-            if vectors.modules.poolings == ("cls",) and not skip:
-                pooled = self.backend.numpy(self._first_rows(batch, work))
-            else:
-                pooled = vectors.pooled(self.backend.numpy(self._all_rows(batch, work)), batch.starts, skip)
-            result[chosen] = vectors.finished(pooled, dimensions)
+        self.vectors.checked(dimensions)
+        whole = self._computed(texts, partial(self._vectors, skip=skip), self.vectors.size)
+        return self.vectors.cut(whole, dimensions)
+
+    def _computed(
+        self, texts: Sequence[ArrayLike] | np.ndarray, run: Callable[[Pass, Workspace], Array], width: int,
+        seconds: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """float32 (n, width): `run` of each pass of the texts. seconds: as for `logits`. If a GPU's memory does not
+        suffice, passes have half as many tokens from then on."""
+        result = np.empty((len(texts), width), np.float32)
+        return self.backend.halving(partial(self._in_passes, texts, run, result, seconds), self.rows)
+
+    def _in_passes(
+        self, texts: Sequence[ArrayLike] | np.ndarray, run: Callable[[Pass, Workspace], Array], result: np.ndarray,
+        seconds: np.ndarray | None, rows: int,
+    ) -> np.ndarray:  # fmt: skip
+        """The result, written by passes of up to so many rows."""
+        work, waiting = self.backend.workspace(), deque[tuple[np.ndarray, Callable[[], np.ndarray]]]()
+
+        def store(most: int) -> None:
+            """Wait for the oldest passes, until so many are in flight."""
+            while len(waiting) > most:
+                index, part = waiting.popleft()
+                result[index] = part()
+
+        limits = Limits(self.config.context, self.config.vocab_size)
+        for start in range(0, len(texts), TOGETHER):
+            some = sorted_texts(texts[start : start + TOGETHER], limits, start)
+            for first, end in passes(some.lengths, rows, CACHED * rows):
+                chosen = some.order[first:end] + start
+                pairs = None if seconds is None else seconds[chosen]
+                found = run(self._pass(*some.part(first, end), pairs), work)
+                waiting.append((chosen, self.backend.fetch(found)))
+                store(IN_FLIGHT[self.backend.name])
+        store(0)
+        self.rows = rows
         return result
 
-    def _checked(self, i: int, text: ArrayLike) -> np.ndarray:
-        ids, most = as_numpy("ids", text), self.config.context
-        if ids.ndim == 1 and len(ids) and ids[-1] == NO_TOKEN:
-            ids = ids[: len(ids) - int(np.argmax(ids[::-1] != NO_TOKEN))]
-        if ids.ndim != 1 or not 1 <= len(ids) <= most:
-            raise UsageError(f"text {i} has ids of shape {ids.shape}; 1 to {most} token ids are wanted")
-        return checked_ids(ids, self.config.vocab_size, f"ids of text {i}").astype(np.int64)
+    def _logits(self, batch: Pass, work: Workspace) -> Array:
+        """(n, num_labels)."""
+        first = self._first_rows(batch, work)
+        h = matmul(first, self.dense.weight, bias=self.dense.bias, activation=self.config.head_activation)
+        return matmul(h, self.classifier.weight, bias=self.classifier.bias)
 
-    def _pass(self, texts: Sequence[np.ndarray], seconds: np.ndarray | None = None) -> Pass:
-        config, lengths = self.config, np.array([len(ids) for ids in texts])
-        starts, n, R = np.cumsum(lengths) - lengths, len(texts), int(lengths.sum())
+    def _vectors(self, batch: Pass, work: Workspace, skip: int) -> Array:
+        """float32 (n, D), whole vectors. skip: as for `embeddings`."""
+        if self.vectors.modules.poolings == ("cls",) and not skip:
+            return self.vectors.finished(self._first_rows(batch, work))
+        pooled = self.vectors.pooled(self._all_rows(batch, work), batch.bounds, skip)
+        return self.vectors.finished(pooled)
+
+    def _pass(self, ids: np.ndarray, lengths: np.ndarray, seconds: np.ndarray | None) -> Pass:
+        """Texts of these lengths, the shortest first. ids: int32 (R,). seconds: as for `logits`."""
+        config, bounds = self.config, np.concatenate([[0], np.cumsum(lengths)])
+        starts, n, R = bounds[:-1], len(lengths), len(ids)
         heads, head_size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-        cache = Cache.empty(n, heads, int(lengths.max()), head_size, self.dtype)
+        sizes = n, heads, int(lengths[-1]), head_size, self.dtype
+        cache = Cache.empty(*sizes) if self.backend.name == "cpu" else DeviceCache.on(self.backend.device, *sizes)
         slots, none = np.arange(n), np.full(n, -1)
         spans = np.stack([slots, np.zeros_like(slots), lengths, starts, none], axis=1)
         # as a query of the last position, the first token attends to all of its text
         first = np.stack([slots, lengths - 1, np.ones_like(slots), slots, none], axis=1)
-        rows = [config.positions(ids) for ids in texts]
+        positions = config.positions(ids, lengths)
         if seconds is not None and config.token_types > 1:
-            for row, second in zip(rows, seconds, strict=True):
-                row[second or len(row) :] += config.max_position_embeddings  # of the half for type 1
-        positions = np.concatenate(rows)
-        return Pass(np.concatenate(texts), positions, cache, checked_spans(spans, cache, R), starts,
-                    checked_spans(first, cache, n))  # fmt: skip
+            pair = np.where(seconds > 0, seconds, lengths)
+            typed = np.arange(R) - np.repeat(starts, lengths) >= np.repeat(pair, lengths)
+            positions = positions + config.max_position_embeddings * typed  # of the half for type 1
+        upload = self.backend.upload
+        return Pass(upload(ids.astype(np.int64)), upload(positions), cache, checked_spans(spans, cache, R),
+                    upload(bounds), checked_spans(first, cache, n))  # fmt: skip
 
     def _first_rows(self, batch: Pass, work: Workspace) -> Array:
         """Hidden states (n, C) of the first token of each text, after the last layer."""
@@ -293,23 +338,25 @@ class Bert:
         """(R, C): what the first layer takes."""
         R, C = len(batch.ids), self.config.hidden_size
         x = embedding(batch.ids, self.words, positions=batch.positions, position_table=self.positions,
-                      out=work.take("x", R, C))  # fmt: skip
+                      out=work.take("x", R, C, self.backend.between))  # fmt: skip
         return self._normed(x, self.norm)
 
     def _layer(self, layer: Layer, x: Array, batch: Pass, work: Workspace) -> Array:
         """x (R, C) after the layer, in place."""
         R, C = x.shape
         q, k, v = self._qkv(layer, x, work)
-        y = attend(q, batch.cache, batch.spans, causal=False, new=(k, v), out=work.take("y", R, C, self.dtype))
+        y = attend(q, batch.cache, batch.spans, causal=False, new=(k, v), keep=False,
+                   out=work.take("y", R, C, self.dtype))  # fmt: skip
         return self._after_attention(layer, x, y, work)
 
     def _last_layer(self, layer: Layer, x: Array, batch: Pass, work: Workspace) -> Array:
         """The first row of each text (n, C) after the layer: nothing reads the others."""
         q, k, v = self._qkv(layer, x, work)
         append(k, v, batch.cache, batch.spans)
-        out = work.take("y", len(batch.starts), self.config.hidden_size, self.dtype)
-        y = attend(q[batch.starts], batch.cache, batch.first_spans, out=out)
-        return self._after_attention(layer, x[batch.starts], y, work)
+        starts = batch.starts
+        out = work.take("y", len(starts), self.config.hidden_size, self.dtype)
+        y = attend(q[starts], batch.cache, batch.first_spans, out=out)
+        return self._after_attention(layer, x[starts], y, work)
 
     def _qkv(self, layer: Layer, x: Array, work: Workspace) -> tuple[Array, Array, Array]:
         R, C = x.shape
@@ -336,18 +383,3 @@ def position_table(weights: Mapping[str, np.ndarray], token_types: int = 1) -> n
     if types is None:
         return positions
     return np.concatenate([positions + types[i].astype(np.float32) for i in range(token_types)])
-
-
-def passes(lengths: Sequence[int]) -> Iterator[np.ndarray]:
-    """Indices of the texts of each pass: at most ROWS tokens and CACHED positions of keys, or one text. Texts of
-    similar length share a pass."""
-    order = np.argsort(lengths, kind="stable")
-    first, rows = 0, 0
-    for end, i in enumerate(order):
-        full = rows + lengths[i] > ROWS or (end - first + 1) * lengths[i] > CACHED
-        if full and end > first:
-            yield order[first:end]
-            first, rows = end, 0
-        rows += lengths[i]
-    if first < len(order):
-        yield order[first:]

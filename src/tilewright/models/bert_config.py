@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 
 from tilewright.backends import footprint
+from tilewright.backends.footprint import Part
 from tilewright.errors import UsageError
 from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.formats.tokenizer import Tokenizer
@@ -73,9 +74,10 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Row of the position table that the first token of a text uses."""
         return 0
 
-    def positions(self, ids: np.ndarray) -> np.ndarray:
-        """int64 (tokens,): the row of the table of positions for each token of a text."""
-        return np.arange(len(ids)) + self.first_position
+    def positions(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """int64 (tokens,): the row of the table of positions for each token of texts of these lengths, one after the
+        other."""
+        return np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + self.first_position
 
     @property
     def context(self) -> int:
@@ -183,20 +185,40 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
         return RaggedEncoder(tokenizer, length=length, vocabulary=self.vocab_size, prompt=prompt)
 
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
-        """Bytes of the weights on a device, without the table of words, which the CPU maps."""
+        """Bytes of the weights on a device; on the CPU without the table of words, which it maps."""
         C, W, L = self.hidden_size, self.intermediate_size, self.num_labels
         tables = self.token_types * self.max_position_embeddings * C + 2 * C
+        tables += 0 if device == "cpu" else self.vocab_size * C
         vectors = self.num_hidden_layers * (3 * C + C + W + C + 4 * C)
         layer = [footprint.matrix(*sizes, dtype, device) for sizes in ((C, 3 * C), (C, C), (C, W), (W, C))]
         head = [footprint.matrix(C, C, dtype, device), footprint.matrix(C, L, dtype, device)]
         return footprint.total([Memory(4 * (tables + vectors)), *self.num_hidden_layers * layer,
                                 *(head if self.is_classifier else ())])  # fmt: skip
 
-    def row_bytes(self, dtype: str) -> int:
+    def row_bytes(self, dtype: str, device: str = "cpu") -> int:
         """Bytes of one token in a pass: x, queries, keys and values, attention's result, the layer between, and the
-        key and value that the attention reads."""
-        itemsize = 2 if dtype == "bfloat16" else 4
-        return 4 * self.hidden_size + itemsize * (6 * self.hidden_size + self.intermediate_size)
+        key and value that the attention reads. On a GPU also, in float32, the limbs of the widest operand."""
+        C, W = self.hidden_size, self.intermediate_size
+        if device == "cpu":
+            itemsize = 2 if dtype == "bfloat16" else 4
+            return 4 * C + itemsize * (6 * C + W)
+        return footprint.element_bytes(dtype) * (7 * C + W) + footprint.limbs(max(C, W), dtype)
+
+    def on_gpu(self, dtype: str, rows: int, memory: int) -> tuple[Part, ...]:
+        """The bytes of a GPU that a job takes, with passes of so many rows, or of half as many each time that its
+        `memory` does not suffice. Raises ResourceError if it never does."""
+        weights, widest = self.memory(dtype, "cuda"), 4 * self.hidden_size * max(3 * self.hidden_size,
+                                                                                  self.intermediate_size)  # fmt: skip
+
+        def parts(rows: int) -> tuple[Part, ...]:
+            return (
+                Part("CUDA", footprint.CONTEXT_WITHOUT_GRAPHS),
+                Part("weights", weights.prepared),
+                Part("weights, while they are prepared", weights.preparing + widest, footprint.PREPARING),
+                Part("rows of a pass", rows * self.row_bytes(dtype, "cuda"), footprint.RUNNING),
+            )
+
+        return parts(footprint.halved(lambda n: footprint.peak_of(parts(n)), rows, memory))
 
     def flops(self, tokens: int) -> int:
         """Operations of a text of so many tokens."""
@@ -223,11 +245,14 @@ class RobertaConfig(BertConfig, frozen=True, kw_only=True):
     def first_position(self) -> int:
         return self.pad_token_id + 1
 
-    def positions(self, ids: np.ndarray) -> np.ndarray:
+    def positions(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The same; a padding token has a row of its own, and is not counted. Source: transformers,
         models/roberta/modeling_roberta.py, create_position_ids_from_input_ids."""
         counted = ids != self.pad_token_id
-        return np.cumsum(counted) * counted + self.pad_token_id
+        total = np.cumsum(counted)
+        first = np.cumsum(lengths) - lengths
+        before = total[first] - counted[first]  # in the texts before
+        return (total - np.repeat(before, lengths)) * counted + self.pad_token_id
 
     def _head_name(self, name: str) -> str:
         name = name.replace("classifier.dense.", "head.dense.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.errors import UsageError
@@ -14,6 +15,9 @@ from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 SCAN_BYTES = 64 << 20  # of a binary input, whose ids are checked before the work: a third of a second from a slow disk
 SAMPLE_BYTES = 1 << 20  # of text, from which the length of its lines is taken
 PIECES = 20  # shards per worker, at most, if there are several: the last ones balance workers of different speed
+ENCODER_FLOPS = {"cpu": 5e11, "cuda": 5e14}  # of an encoder's shard: two to five seconds on 2 cores, or on a GPU
+ENCODER_TEXTS = 1 << 16  # of its shard on a GPU, at most
+TYPICAL = 64  # tokens of a text, for the size of a shard
 SHARES = 16  # least number of shards for one worker, if there are enough records: a kill costs about one of them
 
 
@@ -40,6 +44,14 @@ class Sizing:
         part = max(-(-total // self.workers), 1)
         pieces = max(min(part // self.least, PIECES), 1)
         return min(self.records, -(-part // pieces))
+
+
+def encoder_sizing(flops: Callable[[int], int], device: str, batch: int) -> Sizing:
+    """The size of an encoder's shards. flops: operations of a text of so many tokens. batch: texts that the model gets
+    at once."""
+    most = batch if device == "cpu" else ENCODER_TEXTS
+    records = max(16, min(most, int(ENCODER_FLOPS[device] / flops(TYPICAL))))
+    return Sizing(records, max(16, records // 4))
 
 
 def cut_rows(count: int, row_bytes: int, shard_size: int | None, sizing: Sizing) -> Cut:

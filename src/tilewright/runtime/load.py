@@ -231,7 +231,7 @@ def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "fl
     if isinstance(model, Bert):
         modules = embedding_modules(path, model.config.hidden_size)
         model.tokenizer = encoder_tokenizer(path, modules)
-        model.vectors = text_vectors(modules, model.config.hidden_size, dtype)
+        model.vectors = text_vectors(modules, model)
     elif isinstance(model, DecoderModel | TextCNN):
         model.tokenizer = tokenizer_of(path)
     if isinstance(model, DecoderModel):
@@ -256,9 +256,9 @@ def encoder_tokenizer(path: str | os.PathLike[str], modules: EmbeddingModules) -
     return tokenizer
 
 
-def text_vectors(modules: EmbeddingModules, width: int, dtype: str) -> TextVectors:
-    """The modules after an encoder of this width with their weights. Raises InputError."""
-    return TextVectors(modules, width, dense_weights(modules), dtype)
+def text_vectors(modules: EmbeddingModules, model: Bert) -> TextVectors:
+    """The modules after an encoder with their weights, on its device. Raises InputError."""
+    return TextVectors(modules, model.config.hidden_size, dense_weights(modules), model.dtype, model.backend)
 
 
 def dense_weights(modules: EmbeddingModules) -> Weights:
@@ -299,9 +299,7 @@ def build(config: Config, weights: Weights, **options: Any) -> Model: ...
 def build(config: Config, weights: Weights, **options: Any) -> Model:
     """The model on the `device` of its options, else on this machine's CPU; mapped weights that it has packed leave
     memory."""
-    if isinstance(config, BertConfig) and options.get("device") == "auto":
-        options["device"] = "cpu"  # the only device that it runs on
-    elif "device" in options:
+    if "device" in options:
         options["device"] = place_for(options["device"], options.get("dtype", "float32"))
     model = KINDS[config.model_type].model(config, weights, **options)
     for array in weights.values():

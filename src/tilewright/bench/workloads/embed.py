@@ -1,9 +1,9 @@
-"""The embedding job end to end, beside PyTorch and OpenVINO: an encoder with weights from a seed, texts of the lengths
-of real ones.
+"""The embedding job end to end, beside PyTorch and OpenVINO; on a GPU, beside PyTorch: an encoder with weights from a
+seed, texts of the lengths of real ones.
 
 Every library gets the same token ids. Ours takes them as they are; the peers take padded batches of texts that were
 sorted by length, as sentence-transformers sorts them. All give the mean over each text's tokens. Times run from NumPy
-ids to NumPy vectors.
+ids to NumPy vectors; the peers' batches are made before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from tilewright.bench.clocks.cpu import CpuClock
 from tilewright.bench.measure import SameResults, Timing, interleave
 from tilewright.bench.peers.openvino import compiled
 from tilewright.bench.results import PEER, Row
+from tilewright.bench.roofs import measured_roofs
 from tilewright.errors import InternalError, UsageError
 from tilewright.formats.files import InputFile
 from tilewright.models.bert import Bert
@@ -33,10 +35,12 @@ SIZES: dict[str, dict[str, Any]] = {  # by the model that has this size
     "distilbert": {"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 3072},
     "bert": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
 }
-PEERS = ("torch", "openvino")
-TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}  # of an element of a vector; elements are about 1
+PEERS = {"cpu": ("torch", "openvino"), "cuda": ("torch",)}  # by device
+COUNT = {"cpu": 512, "cuda": 32768}  # texts
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2, "float16": 0.03}  # of an element of a vector; elements are about 1
 SAMPLE = 4  # texts that are checked against float64
 BATCH = 32  # texts of a peer's batch, sentence-transformers' default
+LARGE = 512  # on a GPU also so many: the launches of small batches take longer than their work
 PER_WORD, SPECIAL = 1.3, 2  # tokens of an English word; tokens before and after a text
 ROUNDS = 10
 Say = Callable[[str], None]
@@ -45,15 +49,16 @@ Vectors = Callable[[], np.ndarray]
 
 @dataclass(frozen=True)
 class Setting:
-    """texts: token ids of each. count: threads. size: a name of SIZES. against: names of PEERS."""
+    """texts: token ids of each. count: threads of the CPU. size: a name of SIZES. against: names of PEERS."""
 
     config: BertConfig
     texts: list[np.ndarray]
     size: str
     dtype: str = "float32"
     count: int = 1
-    against: tuple[str, ...] = PEERS
+    against: tuple[str, ...] = PEERS["cpu"]
     rounds: int = ROUNDS
+    device: str = "cpu"
 
 
 def lengths_of(lines: list[str] | None, count: int, most: int) -> np.ndarray:
@@ -121,14 +126,20 @@ def reference_vector(config: BertConfig, weights: Mapping[str, np.ndarray], ids:
 
 def bench(setting: Setting, say: Say) -> list[Row]:
     """Rows of ours and of each peer that is installed; a line says which is not. SAMPLE texts are checked before any
-    is timed. Raises InternalError if the check fails or bits change between runs, UsageError for an unknown peer."""
-    if unknown := set(setting.against) - set(PEERS):
-        raise UsageError(f"no peer is called {', '.join(map(repr, sorted(unknown)))}; {', '.join(PEERS)} are known")
+    is timed. Raises InternalError if the check fails or bits change between runs, UsageError for an unknown peer,
+    ResourceError if the GPU is missing."""
+    known = PEERS[setting.device]
+    if unknown := set(setting.against) - set(known):
+        raise UsageError(f"no peer is called {', '.join(map(repr, sorted(unknown)))}; {', '.join(known)} are known")
+    if setting.device != "cpu":
+        from tilewright.bench.clocks.cuda import torch_on_a_gpu
+
+        torch_on_a_gpu()
     config, texts = setting.config, setting.texts
     weights = random_weights(config, seed=1)
     with threads(setting.count):
         start = time.perf_counter()
-        model = Bert(config, weights, dtype=setting.dtype)
+        model = Bert(config, weights, dtype=setting.dtype, device=setting.device)
         vectors = model.embeddings(texts)
         prepared_s = time.perf_counter() - start
         error = _checked(config, weights, texts, vectors, setting.dtype)
@@ -138,7 +149,7 @@ def bench(setting: Setting, say: Say) -> list[Row]:
         same = SameResults({"tilewright": vectors})
         timings = interleave(
             calls,
-            CpuClock(cold=False, settle=len(calls) > 1),
+            CpuClock(cold=False, settle=len(calls) > 1 and setting.device == "cpu"),
             runs=setting.rounds,
             check=lambda name, result: same(name, result) if name == "tilewright" else None,
         )
@@ -169,10 +180,13 @@ def _rows(setting: Setting, timings: dict[str, Timing], ours: dict[str, Any]) ->
         if name == "tilewright":
             ratio = timings[fastest].median_s / timing.median_s if fastest else None
             rest = {"peer": fastest, "peer_ratio": ratio, **ours}
+        rate = {"gflops": flops / timing.median_s / 1e9}
+        if setting.device != "cpu":  # the weights are read once for many texts, so operations are the limit
+            rate = measured_roofs(0).columns(flops, 0.0, setting.dtype, timing.median_s)
         yield Row(
-            op="embed", rung=name, size=f"{setting.size}, {count} texts", dtype=setting.dtype, threads=setting.count,
-            rows=count, gflops=flops / timing.median_s / 1e9, label=f"{count / timing.median_s:,.1f} texts/s",
-            **timing.columns(), **rest,
+            op="embed", rung=name, size=f"{setting.size}, {count} texts", dtype=setting.dtype,
+            threads=setting.count if setting.device == "cpu" else 0, rows=count,
+            label=f"{count / timing.median_s:,.1f} texts/s", **rate, **timing.columns(), **rest,
         )  # fmt: skip
 
 
@@ -192,6 +206,9 @@ def _peers(setting: Setting, weights: Mapping[str, np.ndarray], say: Say) -> Ite
     sizes = {name: getattr(config, name) for name in SIZES["minilm"]}
     network = BertModel(TheirConfig(vocab_size=config.vocab_size, **sizes), add_pooling_layer=False).eval()
     network.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=False)
+    if setting.device != "cpu":
+        yield from _on_gpu(torch, network, setting)
+        return
     batches = list(padded(setting.texts))
     if "torch" in setting.against:
         network.to(getattr(torch, setting.dtype))
@@ -210,6 +227,27 @@ def _peers(setting: Setting, weights: Mapping[str, np.ndarray], say: Say) -> Ite
             return
         call = _compiled(openvino, torch, copy.deepcopy(network).float(), setting)
         yield "OpenVINO", lambda: _means(call, batches, setting)
+
+
+def _on_gpu(torch: Any, network: Any, setting: Setting) -> Iterator[tuple[str, Vectors]]:
+    """PyTorch on the GPU, by batches of two sizes. Vectors stay on the GPU until all are computed."""
+    network.to(setting.device, getattr(torch, setting.dtype))
+
+    def means(batches: list[Padded]) -> np.ndarray:
+        found = []
+        with torch.inference_mode():
+            for _, ids, mask in batches:
+                there, counted = (torch.from_numpy(x).to(setting.device) for x in (ids, mask))
+                states = network(input_ids=there, attention_mask=counted).last_hidden_state.float()
+                weights = counted[:, :, None].float()
+                found.append((states * weights).sum(dim=1) / weights.sum(dim=1))
+            vectors = torch.cat(found).cpu().numpy()
+        result = np.empty_like(vectors)
+        result[np.concatenate([chosen for chosen, _, _ in batches])] = vectors
+        return result
+
+    for size in (BATCH, LARGE):
+        yield f"PyTorch, batches of {size}", partial(means, list(padded(setting.texts, size)))
 
 
 def _compiled(openvino: Any, torch: Any, network: Any, setting: Setting) -> Callable[..., np.ndarray]:
@@ -234,11 +272,11 @@ def _compiled(openvino: Any, torch: Any, network: Any, setting: Setting) -> Call
 Padded = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def padded(texts: list[np.ndarray]) -> Iterator[Padded]:
-    """(indices, ids, mask) of batches of texts of similar length, filled up with 0."""
+def padded(texts: list[np.ndarray], size: int = BATCH) -> Iterator[Padded]:
+    """(indices, ids, mask) of batches of `size` texts of similar length, filled up with 0."""
     order = np.argsort([-len(ids) for ids in texts], kind="stable")
-    for first in range(0, len(order), BATCH):
-        chosen = order[first : first + BATCH]
+    for first in range(0, len(order), size):
+        chosen = order[first : first + size]
         ids = np.zeros((len(chosen), len(texts[chosen[0]])), np.int64)
         mask = np.zeros_like(ids)
         for row, i in enumerate(chosen):

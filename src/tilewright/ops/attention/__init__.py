@@ -79,16 +79,19 @@ def append(k, v, cache: Cache, spans) -> None:
         append_rows(*_as_cached(cache, k, v), cache, checked.array)
 
 
-def attend(q, cache: Cache, spans, *, causal: bool = True, scale: float | None = None, new=None, out=None):
+def attend(
+    q, cache: Cache, spans, *, causal: bool = True, scale: float | None = None, new=None, keep: bool = True, out=None
+):
     """Queries q (rows, H * D), whose keys are in the cache -> float32 (rows, H * D).
 
     q: float32 or the cache's dtype, to which it is rounded; then softmax weights are rounded, too. On a GPU it may have
     each float dtype. new: (k, v), rows that every span appends first, as `append` would, in the same kernel where the
-    rung can; on the CPU they have q's dtype and row stride. out: float32 or the cache's dtype, contiguous rows; rows
+    rung can; on the CPU they have q's dtype and row stride. keep: False leaves the cache of these spans undefined,
+    where nobody reads it again. out: float32 or the cache's dtype, contiguous rows; rows
     that no span names are not written. A query's bits depend on itself and its sequence's cache alone. Raises
     UsageError if a span leaves the rows or the cache, an array does not fit, or scale is not above 0.
     """
-    rows, options, result = _operands(q, cache, causal, scale, new, out)
+    rows, options, result = _operands(q, cache, causal, scale, new, out, keep)
     checked = checked_spans(spans, cache, len(rows))
     if len(checked.array):
         if _arguments(cache) is HOST:
@@ -177,7 +180,7 @@ def _sizes(q, k, v) -> tuple[tuple[int, int, int, int], int]:
     return shape, keys[2]
 
 
-def _operands(q, cache: Cache, causal: bool, scale: float | None, new, out) -> tuple:
+def _operands(q, cache: Cache, causal: bool, scale: float | None, new, out, keep: bool = True) -> tuple:
     """(q, options, out), checked; a new out is float32."""
     (rows,) = _checked_rows(cache, len(q), q=q)
     if new is not None:
@@ -190,7 +193,7 @@ def _operands(q, cache: Cache, causal: bool, scale: float | None, new, out) -> t
     result = _arguments(cache).result("attention", out, tuple(rows.shape), rows, ("float32", cache.dtype))
     if out is not None:
         _checked_rows(cache, len(rows), out=result)
-    options = AttendOptions(1 / math.sqrt(cache.D) if scale is None else scale, causal, new)
+    options = AttendOptions(1 / math.sqrt(cache.D) if scale is None else scale, causal, new, keep)
     if not 0 < options.scale < math.inf:
         raise UsageError(f"attention: scale is {scale}; a finite number above 0 is wanted")
     return rows, options, result

@@ -48,4 +48,7 @@ ladder = Ladder(
     Rung("tile.kept", after="tile.blocks", needs=TILE, chosen=True, c=TRUNCATED,
          idea="the program that attends to new keys and values appends them: they are not read back",
          kernel="attention.tile.launch:attend_and_append"),
+    Rung("tile.direct", after="tile.kept", needs=TILE, chosen=True, c=TRUNCATED,
+         idea="keys and values that nobody reads again are used where the product wrote them",
+         kernel="attention.tile.launch:attend_directly"),
 )

@@ -171,11 +171,13 @@ def span(slot: int, first: int, count: int, row: int, source: int = -1) -> tuple
 @dataclass(frozen=True, eq=False)
 class AttendOptions:
     """scale: factor of the scores. causal: a position attends to itself and to earlier positions only. new: keys and
-    values (rows, heads * D), which the spans append first; on the CPU they have q's dtype and row stride."""
+    values (rows, heads * D), which the spans append first; on the CPU they have q's dtype and row stride. keep: False
+    if nobody reads them from the cache after the call, so that a rung need not write them."""
 
     scale: float
     causal: bool
     new: tuple[Any, Any] | None = None
+    keep: bool = True
 
 
 def _widened(words: np.ndarray) -> np.ndarray:

@@ -45,6 +45,11 @@ class DeviceSpans(Spans):
         return self.tables[name]
 
     @property
+    def fresh(self) -> bool:
+        """True if position 0 of every sequence is among the rows."""
+        return not self.array[:, SPAN.first].any()
+
+    @property
     def whole(self) -> np.ndarray:
         """bool (n,): True for whole prompts of at most a block."""
         return (self.array[:, SPAN.first] == 0) & (self.array[:, SPAN.length] <= self.block)

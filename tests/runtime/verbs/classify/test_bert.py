@@ -7,8 +7,6 @@ import pytest
 
 from bert_models import random_texts, saved
 from tilewright.errors import InputError, Interrupted, UsageError
-from tilewright.runtime import fingerprint as settings_module
-from tilewright.runtime import load as load_module
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import load
 from tilewright.runtime.verbs.classify import ClassifyJob, classify
@@ -108,16 +106,6 @@ def test_plan(folder, tmp_path):
     found = plan(job)
     assert found.records == 120 and found.counted and 30 < found.figures["tokens_per_text"] < 71
     assert found.flops > 0 and found.peak_memory > 100 << 20
-
-
-def test_device_auto_is_the_cpu_where_there_is_a_gpu(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(settings_module, "place_for", lambda device, dtype: "cuda" if device == "auto" else device)
-    monkeypatch.setattr(load_module, "place_for", lambda device, dtype: "cuda" if device == "auto" else device)
-    job = ClassifyJob(
-        str(folder / "m"), str(folder / "in.txt"), str(tmp_path / "o.jsonl"), count=3, settings=Settings()
-    )
-    assert classify(job).records == 3
-    assert len(load(folder / "m").classify(["good film"])) == 1
 
 
 def test_pairs_of_texts_in_lines(folder, tmp_path):

@@ -8,7 +8,7 @@ import triton
 from tilewright.ops.attention.operands import AttendOptions, DeviceCache
 from tilewright.ops.attention.spans import LEAST, DeviceSpans, Steps, block_of
 from tilewright.ops.attention.tile import append as appending
-from tilewright.ops.attention.tile import blocks, step, whole
+from tilewright.ops.attention.tile import blocks, direct, step, whole
 from tilewright.ops.attention.tile.records import (
     AppendSizes,
     Block,
@@ -97,6 +97,23 @@ def attend_and_append(q, cache: DeviceCache, spans: DeviceSpans | Steps, options
         append(*options.new, cache, spans.other_pieces)
         attend_whole(q, cache, spans.whole_tiles, options, out)
         attend_tiles(q, cache, spans.other_tiles, options, out)
+
+
+def attend_directly(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out) -> None:
+    """The rung "tile.direct": texts that are whole in the batch, and whose keys nobody reads again, need no cache."""
+    if options.keep or options.new is None or isinstance(spans, Steps) or not spans.fresh:
+        attend_and_append(q, cache, spans, options, out)
+        return
+    k, v = options.new
+    sizes = RowSizes(cache.heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
+    shapes = [(Shape(BM, BM, BM // 16, 1), True, tiles) for BM, _, tiles in spans.whole_tiles]
+    shapes += [(*shape_for(cache, BM, longest), tiles) for BM, longest, tiles in spans.other_tiles]
+    for s, short, tiles in shapes:
+        direct.attend[(cache.heads * len(tiles),)](
+            Rows(q, k, v), Cache(cache.keys, cache.values), out, tiles, sizes, options.scale * LOG2E,
+            Block(s.BM, s.BN, cache.D, padded(cache.D)), Form(options.causal, short),
+            num_warps=s.warps, num_stages=s.stages,
+        )  # fmt: skip
 
 
 def attend_whole(q, cache: DeviceCache, tables, options: AttendOptions, out) -> None:

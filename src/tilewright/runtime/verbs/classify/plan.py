@@ -86,7 +86,7 @@ def _declared(task: ClassifyTask, begun: Begun, gpu_memory: int) -> Declared:
     records, counted = seen.sample.records(seen.records)
     batch = min(job.batch, records, seen.sample.in_a_shard())
     if isinstance(config, BertConfig):
-        return _declared_bert(task, config, mapped, seen, batch)
+        return _declared_bert(task, config, mapped, seen, (batch, gpu_memory))
     if job.device == "cpu":
         table = _table(task, config, seen.ids, share(records, begun.workers))
         parts = _memory(task, config, mapped, seen.ids, table, batch)
@@ -102,19 +102,37 @@ def _declared(task: ClassifyTask, begun: Begun, gpu_memory: int) -> Declared:
 
 
 def _declared_bert(
-    task: ClassifyTask, config: BertConfig, mapped: dict[str, np.ndarray], seen: Seen, batch: int
+    task: ClassifyTask, config: BertConfig, mapped: dict[str, np.ndarray], seen: Seen, sizes: tuple[int, int]
 ) -> Declared:
-    job, memory = task.job, config.memory(task.job.dtype)
+    """sizes: texts of a batch, and bytes of the GPU's memory."""
+    job, (batch, gpu_memory) = task.job, sizes
     records, counted = seen.sample.records(seen.records)
     lengths = (seen.ids != NO_TOKEN).sum(axis=1)
     tokens = float(lengths.mean()) if len(lengths) else 0.0
     longest = int(lengths.max(initial=0))
-    rows = max(longest, min(ROWS, math.ceil(batch * tokens)))
+    rows = max(longest, min(ROWS[job.device], math.ceil(batch * tokens)), 1)
+    if job.device == "cpu":
+        parts = _encoder_on_cpu(task, config, mapped, seen.ids, (batch, rows, longest))
+    else:
+        parts = config.on_gpu(job.dtype, rows, gpu_memory)
+    return Declared(
+        unit="sentences", records=records, counted=counted, parts=parts,
+        flops=float(records * config.flops(round(tokens))),
+        outputs=_outputs(job, config, (records, counted), seen.id_bytes),
+        figures={"token_table": False, "batch": batch, "tokens_per_text": round(tokens, 1), **seen.noticed()},
+    )  # fmt: skip
+
+
+def _encoder_on_cpu(
+    task: ClassifyTask, config: BertConfig, mapped: dict[str, np.ndarray], ids: np.ndarray, sizes: tuple[int, int, int]
+) -> tuple[Part, ...]:
+    """ids: of the sample. sizes: texts of a batch, tokens of a pass, tokens of the longest text."""
+    job, memory, (batch, rows, longest) = task.job, config.memory(task.job.dtype), sizes
     stored = {name: array.nbytes for name, array in mapped.items()}
     words = "embeddings.word_embeddings.weight"
-    table = min(stored[words], len(np.unique(seen.ids)) * max(4 * config.hidden_size, PAGE) + PAGE)
+    table = min(stored[words], len(np.unique(ids)) * max(4 * config.hidden_size, PAGE) + PAGE)
     rest = sum(stored.values()) - stored[words]
-    parts = (
+    return (
         program("classify", job.input, job.output, model=job.model),
         Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
         Part("weights, prepared", memory.prepared + widened(mapped), ALWAYS),
@@ -122,12 +140,6 @@ def _declared_bert(
         Part("embedding rows, mapped", table, RUNNING),
         Part("batch and records", rows * config.row_bytes(job.dtype) + batch * (RECORD + 4 * longest), RUNNING),
     )
-    return Declared(
-        unit="sentences", records=records, counted=counted, parts=parts,
-        flops=float(records * config.flops(round(tokens))),
-        outputs=_outputs(job, config, (records, counted), seen.id_bytes),
-        figures={"token_table": False, "batch": batch, "tokens_per_text": round(tokens, 1), **seen.noticed()},
-    )  # fmt: skip
 
 
 def _sample(task: ClassifyTask, sample: Sample) -> Seen:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.errors import InputError, UsageError, counted
@@ -12,7 +12,7 @@ from tilewright.formats.jsonl import error_line
 from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.models.bert_config import BertConfig
 from tilewright.runtime.forced_rungs import Idle, check_rungs
-from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
+from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows, encoder_sizing
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.ids import settle_ids
@@ -33,8 +33,6 @@ SIZING = {  # sentences per shard: a second or two of work; and the fewest, with
     "cuda": Sizing(1 << 21, BATCH),
 }
 
-SHARD_FLOPS = 5e11  # of a BERT's shard on the CPU: two to five seconds on 2 cores
-TYPICAL = 64  # tokens of a text, for the size of a shard
 IDLE = {op: Idle("for a TextCNN", "embedding_conv1d and matmul", "leave it out, or use a BERT")
         for op in ("embedding", "layernorm", "attention")}  # fmt: skip
 IDLE_BERT = {"embedding_conv1d": Idle("for a BERT", "embedding, layernorm, attention and matmul",
@@ -45,13 +43,12 @@ def sizing_of(config: Classifier, device: str) -> Sizing:
     """The size of shards of this model."""
     if not isinstance(config, BertConfig):
         return SIZING[device]
-    records = max(16, min(BATCH, int(SHARD_FLOPS / config.flops(TYPICAL))))
-    return Sizing(records, max(16, records // 4))
+    return encoder_sizing(config.flops, device, BATCH)
 
 
 def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTask:
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
-    job = _on_its_device(job).as_called()
+    job = job.as_called()
     check_paths(job)
     kind = RowsTask if job.form == ".parquet" else FolderTask if job.is_folder else ClassifyTask
     check_switches("classify", job.settings.without, job.device, job.dtype)
@@ -72,20 +69,9 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     return task
 
 
-def _on_its_device(job: ClassifyJob) -> ClassifyJob:
-    """The job, on the CPU if the device is "auto" and the model a BERT."""
-    if job.settings.device == "auto":
-        with suppress(InputError, UsageError):  # which are raised again in their turn
-            if isinstance(config_of(job.model), BertConfig):
-                return replace(job, settings=replace(job.settings, device="cpu"))
-    return job
-
-
 def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
     """For a BERT: raises UsageError or InputError for options of a TextCNN, and for missing files of the tokenizer."""
     config.check_classifier()
-    if job.device != "cpu":
-        raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")
     if job.table_memory is not None or job.table_path:
         option = "--table-memory" if job.table_memory is not None else "--keep-table"
         raise UsageError(f"{option} is for a TextCNN's token table, and the model is a {config.model_type}",

@@ -43,21 +43,34 @@ def plan(job: EmbedJob, gpu_memory: int | None = None) -> JobPlan:
 
 
 def _declared(task: EmbedTask, begun: Begun, gpu_memory: int) -> Declared:
-    job, config, mapped = task.job, task.config, mapped_weights(task.job.model)[1]
-    memory, seen = config.memory(job.dtype), _sample(task, Sample(begun.cut))
+    job, config, seen = task.job, task.config, _sample(task, Sample(begun.cut))
     records, counted = seen.sample.records(seen.records)
     batch = min(job.batch, records, seen.sample.in_a_shard())
     tokens = float(seen.lengths.mean()) if len(seen.lengths) else 0.0
     longest = int(seen.lengths.max(initial=0))
-    rows = max(longest, min(ROWS, math.ceil(batch * tokens)))
-    stored = {name: array.nbytes for name, array in mapped.items()}
+    rows = max(longest, min(ROWS[job.device], math.ceil(batch * tokens)), 1)
+    if job.device == "cpu":
+        parts = _on_cpu(task, seen.words, batch, rows, longest)
+    else:
+        parts = config.on_gpu(job.dtype, rows, gpu_memory)
+    return Declared(
+        unit="texts", records=records, counted=counted, parts=parts,
+        flops=float(records * config.flops(round(tokens))), outputs=_outputs(task, records, counted, seen.ids),
+        figures={"batch": batch, "tokens_per_text": round(tokens, 1), "dimensions": task.size},
+    )  # fmt: skip
+
+
+def _on_cpu(task: EmbedTask, found: int, batch: int, rows: int, longest: int) -> tuple[Part, ...]:
+    """found: different tokens of the sample. batch: texts. rows: tokens of a pass. longest: tokens of a text."""
+    job, config, mapped = task.job, task.config, mapped_weights(task.job.model)[1]
+    memory, stored = config.memory(job.dtype), {name: array.nbytes for name, array in mapped.items()}
     words = "embeddings.word_embeddings.weight"
-    table = min(stored[words], seen.words * max(4 * config.hidden_size, PAGE) + PAGE)
+    table = min(stored[words], found * max(4 * config.hidden_size, PAGE) + PAGE)
     rest = sum(stored.values()) - stored[words]
     dense = sum(4 * array.size for array in dense_weights(task.modules).values())
     vectors = batch * 4 * (2 * task.modules.size(config.hidden_size) + task.size)
     text = 0 if job.is_array else batch * NUMBER * task.size
-    parts = (
+    return (
         program("embed", job.input, job.output, model=job.model),
         Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
         Part("weights, prepared", memory.prepared + widened(mapped) + dense, ALWAYS),
@@ -66,11 +79,6 @@ def _declared(task: EmbedTask, begun: Begun, gpu_memory: int) -> Declared:
         Part("batch and records", rows * config.row_bytes(job.dtype) + batch * (RECORD + 4 * longest), RUNNING),
         Part("vectors of a batch", int(vectors + 2 * text), RUNNING),
     )
-    return Declared(
-        unit="texts", records=records, counted=counted, parts=parts,
-        flops=float(records * config.flops(round(tokens))), outputs=_outputs(task, records, counted, seen.ids),
-        figures={"batch": batch, "tokens_per_text": round(tokens, 1), "dimensions": task.size},
-    )  # fmt: skip
 
 
 def _sample(task: EmbedTask, sample: Sample) -> Seen:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tilewright.errors import InputError, UsageError, counted
+from tilewright.errors import InputError, counted
 from tilewright.formats.embedding_lines import EmbeddingLines, error_line, error_row, open_texts
 from tilewright.formats.embedding_modules import EmbeddingModules, embedding_modules
 from tilewright.formats.images import array_header
@@ -15,7 +15,7 @@ from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.models.bert_config import BertConfig
 from tilewright.models.text_vectors import checked_size
 from tilewright.runtime.forced_rungs import check_rungs
-from tilewright.runtime.inputs import Sizing, cut_lines
+from tilewright.runtime.inputs import cut_lines, encoder_sizing
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.ids import settle_ids
@@ -29,20 +29,13 @@ from tilewright.runtime.verbs.embed.worker import EmbedWorker
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 from tilewright.switches import check_switches
 
-SHARD_FLOPS = 5e11  # of a shard on the CPU: two to five seconds on 2 cores
-TYPICAL = 64  # tokens of a text, for the size of a shard
-
 
 def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
-    if job.settings.device == "auto":
-        job = replace(job, settings=replace(job.settings, device="cpu"))
     job = job.as_called()
     check_paths(job)
     check_switches("embed", job.settings.without, job.device, job.dtype)
     config = config_of(job.model, BertConfig)
-    if job.device != "cpu":
-        raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")
     check_rungs("embed", job.settings.rungs, job.device, None, config.calls)
     if not has_tokenizer(job.model):
         remedy = "get it from where the model came: AutoTokenizer's save_pretrained writes it"
@@ -89,8 +82,7 @@ class EmbedTask(RecordsTask):
         return self.job.fingerprint("embed") | own
 
     def cut(self, shard_size: int | None) -> Cut:
-        records = max(16, min(BATCH, int(SHARD_FLOPS / self.config.flops(TYPICAL))))
-        sizing = Sizing(records, max(16, records // 4)).for_workers(self.workers)
+        sizing = encoder_sizing(self.config.flops, self.job.device, BATCH).for_workers(self.workers)
         return cut_lines(self.job.text, self.job.count, shard_size, sizing)
 
     def open(self, place: Place) -> EmbedWorker:

@@ -14,6 +14,7 @@ from tilewright.formats.records import RecordError
 from tilewright.formats.sentence_encoder import NO_TOKEN
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import BertConfig
+from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Shard
@@ -34,6 +35,8 @@ class EmbedWorker:
         self.task, self.job, self.report = task, task.job, Report()
         with ExitStack() as stack:
             stack.enter_context(in_force(task.job.settings))
+            if self.job.device != "cpu":
+                stack.enter_context(gpu_faults())
             encoder = task.encoder()
             self.skip = 0 if task.modules.include_prompt else encoder.prompt_tokens
             self.reader = stack.enter_context(closing(task.reader(encoder)))
@@ -47,7 +50,7 @@ class EmbedWorker:
             config, weights = read_weights(job.model, BertConfig)
         with phase(report, "prepare", say, "Preparing model"):
             model = build(config, weights, dtype=job.dtype, device=job.device)
-            model.vectors = text_vectors(self.task.modules, config.hidden_size, job.dtype)
+            model.vectors = text_vectors(self.task.modules, model)
         with phase(report, "compile", say, "Compiling or loading kernels"):
             model.embeddings(np.zeros((1, config.shortest), np.int32))
         return model

@@ -19,6 +19,7 @@ from tilewright.runtime.verbs.classify import ClassifyJob, classify
 from tilewright.runtime.verbs.convolve import ConvolveJob, convolve
 from tilewright.runtime.verbs.draw import DrawJob, draw
 from tilewright.runtime.verbs.generate import GenerateJob, generate
+from tilewright.runtime.verbs.score import ScoreJob, score
 from tilewright.switches import OPTIMISATIONS
 
 torch = pytest.importorskip("torch")
@@ -26,7 +27,7 @@ cuda = pytest.importorskip("tilewright.backends.cuda")
 on_a_gpu = pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
 
 WORDS = ["the", "king", "of", "a", "small", "quiet", "house", "was", "never", "in", "love", "with", "this", "film"]
-ENDINGS = {"generate": ".jsonl", "classify": ".jsonl", "draw": ".npy", "convolve": ".npy"}
+ENDINGS = {"generate": ".jsonl", "classify": ".jsonl", "score": ".jsonl", "draw": ".npy", "convolve": ".npy"}
 LAYERS = (DCGANLayer(channels=4, kernel=3, padding=(0, 1)), DCGANLayer(channels=3, kernel=2, padding=(0, 0)))
 TINY = DCGANConfig(z_size=3, size=1, channels=5, layers=LAYERS)
 CASES = [(verb, name) for name, each in OPTIMISATIONS.items() for verb in each.verbs]
@@ -53,6 +54,8 @@ def job(verb, folder, output, dtype, without=frozenset()):
         generate(GenerateJob(model_path("poet"), text, path, params, settings=settings))
     elif verb == "classify":
         classify(ClassifyJob(model_path("critic"), text, path, settings=settings))
+    elif verb == "score":
+        score(ScoreJob(model_path("poet"), text, path, settings=settings))
     elif verb == "draw":
         draw(DrawJob(model_path("portraits"), None, path, count=3000, settings=settings))
     else:
@@ -77,8 +80,6 @@ def _whole(folder):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("verb", "name"), CASES, ids=[" ".join(case) for case in CASES])
 def test_a_job_writes_the_same_bytes_if_the_switch_says_so(verb, name, dtype, folder, whole, tmp_path):
-    if verb == "score":
-        pytest.skip("score runs on the CPU")
     if (verb == "convolve" and dtype != "float32") or not OPTIMISATIONS[name].fits(verb, "cuda", dtype):
         pytest.skip(f"{verb} has no {name} in {dtype}")
     wanted = whole(verb, dtype)

@@ -39,11 +39,11 @@ NAMES = ("tokenizer_config.json", "special_tokens_map.json")  # files that name 
 class TilewrightLM(TemplateLM):
     """A decoder of tilewright. The arguments are those of `--model_args`.
 
-    pretrained: a model directory, or the name of a model. dtype: the accuracy class. device: "cpu", the only one on
-    which texts are scored. max_length: tokens that the model reads at once, at most its context. max_gen_toks: new
-    tokens, where a task does not say. prefix_token_id: precedes texts without a context. add_bos_token: whether special
-    tokens are added to a text; None: as the tokenizer does. threads: of the kernels. batch_size, max_batch_size: change
-    nothing. Raises UsageError and InputError.
+    pretrained: a model directory, or the name of a model. dtype: the accuracy class. device: "cpu", "cuda" or "auto";
+    None: "cpu". max_length: tokens that the model reads at once, at most its context. max_gen_toks: new tokens, where a
+    task does not say. prefix_token_id: precedes texts without a context. add_bos_token: whether special tokens are
+    added to a text; None: as the tokenizer does. threads: of the kernels. batch_size, max_batch_size: change nothing.
+    Raises UsageError and InputError.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class Options(JobOptions):
     max_batch_memory: Annotated[
         str | None,
         Option(metavar="SIZE", help="Memory for the keys and values of a batch, as in 512M. It changes no result.",
-               show_default="1G", rich_help_panel=MACHINE),
+               show_default="1G, on a GPU most of its memory", rich_help_panel=MACHINE),
     ] = None  # fmt: skip
     validate: Validate = None
     rung: Rungs = None

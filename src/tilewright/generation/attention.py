@@ -43,14 +43,16 @@ class CpuAttention:
         sizes = self.sizes
         return sizes.layers * bytes_a_sequence(sizes.heads, length, sizes.head_size, self.dtype)
 
-    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
+    def batch(
+        self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray,
+        kept: np.ndarray | None = None,
+    ) -> Batch:  # fmt: skip
         """See `decoder.Attention`."""
-        return CpuBatch(ids, positions, caches, spans)  # type: ignore[return-value]
+        return CpuBatch(ids, positions, caches, spans, kept)  # type: ignore[return-value]
 
 
 class CpuBatch:
-    """See `decoder.Batch`. Prompts and single new positions may be mixed. kept: int64 (n,), how many rows at the end of
-    each sequence the last layer returns; None: one."""
+    """See `decoder.Batch`. Prompts and single new positions may be mixed. kept: as for `decoder.Attention.batch`."""
 
     def __init__(
         self,
@@ -81,7 +83,8 @@ class CpuBatch:
 
 
 def last_rows(spans: np.ndarray, kept: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(the last rows of each span, spans of those rows alone): int64 (rows,), (n, 5). kept: see `CpuBatch`."""
+    """(the last rows of each span, spans of those rows alone): int64 (rows,), (n, 5). kept: as for
+    `decoder.Attention.batch`."""
     slot, first, count, row, _ = spans.T
     kept = np.ones_like(slot) if kept is None else kept
     to = np.cumsum(kept) - kept

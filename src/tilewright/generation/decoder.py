@@ -63,12 +63,16 @@ class Attention(Protocol):
     def leave(self, caches: list[Cache]) -> None:
         """Caches that an engine no longer needs, for the next one."""
 
-    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
-        """ids, positions: int64 (rows,). spans: int64 (n, 5), the rows of each sequence, see `ops.attention.span`."""
+    def batch(
+        self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray,
+        kept: np.ndarray | None = None,
+    ) -> Batch:  # fmt: skip
+        """ids, positions: int64 (rows,). spans: int64 (n, 5), the rows of each sequence, see `ops.attention.span`.
+        kept: int64 (n,), how many rows at the end of each sequence the last layer returns; None: one."""
 
 
 class ScoringDecoder(Protocol):
-    """A model that scores given tokens on the CPU."""
+    """A model that scores given tokens."""
 
     @property
     def sizes(self) -> Sizes: ...
@@ -80,7 +84,7 @@ class ScoringDecoder(Protocol):
     def forward(self, batch: Batch, work: Workspace) -> Array:
         """See `Decoder`."""
 
-    def logprobs(self, hidden: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def logprobs(self, hidden: Array, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(log-probability float32 (n,) of each row's target, bool (n,): whether it is the likeliest token)."""
 
 

@@ -134,13 +134,14 @@ class LanguageModel(ABC):
         prefix_token: int | None = None,
         max_batch_memory: int | None = None,
     ) -> Iterator[Score]:
-        """The log-probabilities of each text's tokens, in their order; texts are read as they are needed. On the CPU.
+        """The log-probabilities of each text's tokens, in their order; texts are read as they are needed.
 
         texts: pairs (context, continuation), as tuples, whose continuation is scored; or texts alone, whose tokens are
         all scored. Each part is a text, if the model has a tokenizer, or a list of token ids. prefix_token:
         comes before a text alone and replaces an empty context; None: the model's first end-of-text token. truncate:
         allow more tokens than the model's context: the oldest ones of a context are not read, and a text alone is
-        scored in windows. max_batch_memory: bytes for keys and values; None: 1 GiB. Contexts that several texts share
+        scored in windows. max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most of
+        what is free on a GPU. Contexts that several texts share
         are computed once. Raises UsageError with the number, from 0, of a text that cannot be scored, or whose
         log-probabilities are not finite.
         """
@@ -158,10 +159,7 @@ class LanguageModel(ABC):
         return ScoringLimits(self.sizes.context, start, truncate)
 
     def scorer(self, memory: int | None = None) -> Scorer:
-        """A scorer with keys, values and a workspace of its own. Raises UsageError on a GPU."""
-        if self.backend.name != "cpu":
-            rule = "texts are scored on the CPU only"
-            raise UsageError(parameter="device", value=repr(self.device), rule=rule, remedy='give device="cpu"')
+        """A scorer with keys, values and a workspace of its own."""
         return Scorer(self, memory)
 
     def _scores(self, texts: Iterable[Scorable], limits: ScoringLimits, scorer: Scorer) -> Iterator[Score]:
@@ -184,12 +182,13 @@ class LanguageModel(ABC):
             yield pieces.score()
             number += 1
 
-    def logprobs(self, hidden: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def logprobs(self, hidden: Array, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `decoder.ScoringDecoder`."""
         with self.config.head:
             if self._scoring_head is None:
                 self._scoring_head = logprob.prepared(self.head)
-            return logprob.logprob(hidden, self._scoring_head, targets)
+            values, greedy = logprob.logprob(hidden, self._scoring_head, targets)
+        return self.backend.numpy(values), self.backend.numpy(greedy)
 
     def engine(self, *, seed: int = 0, memory: int | None = None) -> Engine:
         """An engine with keys, values and a workspace of its own. memory: bytes for keys and values; None: as

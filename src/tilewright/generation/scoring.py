@@ -12,18 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from tilewright.backends.protocol import Array
 from tilewright.errors import ResourceError
-from tilewright.generation.attention import CpuBatch
 from tilewright.generation.decoder import ScoringDecoder
 from tilewright.ops.attention import Cache, span
 
 WINDOW = 4096  # texts that are sorted together, at most
 WINDOW_TOKENS = 1 << 20  # and their tokens, which are Python objects of 40 bytes meanwhile
-ROWS = 1536  # rows of a forward pass: enough for the matrix products, little enough for the caches
-MAX_SLOTS = 256  # texts of a forward pass
+ROWS = {  # rows of a forward pass
+    "cpu": 1536,  # enough for the matrix products, little enough for the caches
+    "cuda": 1 << 15,  # of GPT-2: a pass takes an H100 longer than the host needs to queue it
+}
+MAX_SLOTS = {"cpu": 256, "cuda": 2048}  # texts of a forward pass
 SHORTEST = 64  # positions of the smallest slots; each further class has twice as many
 
 
@@ -62,11 +66,12 @@ class Text:
 
 
 class Scorer:
-    """Scores texts on one model on the CPU. memory: bytes for keys and values, None: the device's default. after_pass:
-    called after each forward pass."""
+    """Scores texts on one model. memory: bytes for keys and values, None: the device's default. rows: of a forward
+    pass, half as many each time that a GPU's memory does not suffice. after_pass: called after each forward pass."""
 
     def __init__(self, model: ScoringDecoder, memory: int | None = None) -> None:
         self.model, self.memory = model, model.attention.memory if memory is None else memory
+        self.rows = ROWS[model.backend.name]
         self.shares = "prefix-sharing" not in model.backend.without
         self.work = model.backend.workspace()
         self.caches: list[Cache] = []
@@ -93,9 +98,7 @@ class Scorer:
             self.allocate(length, len(texts))
             at = 0
             while at < len(texts):
-                batch = self.batch(texts, at)
-                self.compute(batch)
-                at += len(batch)
+                at += self.model.backend.halving(partial(self.pass_from, texts, at), self.rows)
                 self.after_pass()
         for wanted in block:
             if wanted.failed:  # the copied prefix, or a neighbour in a panel of keys, may be what was not finite
@@ -104,6 +107,13 @@ class Scorer:
                 self.allocate(slot_length(len(text.tokens), self.model.sizes.context), 1)
                 self.compute([text])
                 self.before = None
+
+    def pass_from(self, texts: Sequence[Text], at: int, rows: int) -> int:
+        """One forward pass of the texts from `at` on; how many they are. rows: of the pass, at most."""
+        self.rows = rows
+        batch = self.batch(texts, at)
+        self.compute(batch)
+        return len(batch)
 
     def allocate(self, length: int, texts: int) -> None:
         """Caches whose slots have `length` positions, for at least one text and the one before. Raises ResourceError if
@@ -114,7 +124,7 @@ class Scorer:
                 f"the keys and values of {length} positions take {each:,} bytes; {self.memory:,} are allowed",
                 remedy="allow more memory (max_batch_memory, --max-batch-memory on the command line)",
             )
-        slots = min(self.memory // each, MAX_SLOTS, texts + 1)
+        slots = min(self.memory // each, MAX_SLOTS[self.model.backend.name], texts + 1)
         if self.caches and self.length == length and self.caches[0].slots >= slots:
             return
         if self.caches:
@@ -130,7 +140,7 @@ class Scorer:
             before, slots = None, [0]
         for text, slot in zip(texts[at:], slots, strict=False):
             text.first = common_prefix(before.tokens, text.tokens, text.kept) if before and self.shares else 0
-            if found and rows + len(text.tokens) - text.first > ROWS:
+            if found and rows + len(text.tokens) - text.first > self.rows:
                 break
             rows += len(text.tokens) - text.first
             text.slot, before = slot, text
@@ -152,19 +162,20 @@ class Scorer:
             before = text
         kept = np.array([len(text.tokens) - text.kept for text in texts])
         arrays = np.array(ids, np.int64), np.array(positions, np.int64)
-        rows = CpuBatch(*arrays, self.caches, np.array(spans, np.int64), kept)
-        hidden = np.asarray(self.model.forward(rows, self.work))  # type: ignore[arg-type]
+        rows = self.model.attention.batch(*arrays, self.caches, np.array(spans, np.int64), kept)
+        hidden = self.model.forward(rows, self.work)
         self.before = before
         self.answer(texts, hidden, np.cumsum(kept) - kept)
 
-    def answer(self, texts: list[Text], hidden: np.ndarray, starts: np.ndarray) -> None:
+    def answer(self, texts: list[Text], hidden: Array, starts: np.ndarray) -> None:
         """The log-probabilities of a pass. starts: the row of each text's first hidden state."""
         pairs = [(wanted, int(start) + wanted.start - 1 - text.kept)
                  for text, start in zip(texts, starts, strict=True) for wanted in text.wanted]  # fmt: skip
         targets = [wanted.tokens[wanted.start :] for wanted, _ in pairs]
         index = np.concatenate([np.arange(row, row + len(one)) for (_, row), one in zip(pairs, targets, strict=True)])
         every = len(index) == len(hidden) and bool((index == np.arange(len(hidden))).all())
-        values, greedy = self.model.logprobs(hidden if every else hidden[index], np.concatenate(targets))
+        rows = hidden if every else hidden[self.model.backend.upload(index)]  # type: ignore[index]
+        values, greedy = self.model.logprobs(rows, np.concatenate(targets))
         at = 0
         for (wanted, _), one in zip(pairs, targets, strict=True):
             part = slice(at, at + len(one))

@@ -1,9 +1,15 @@
 """Libraries that write the logits, then their log-softmax, and gather the targets, beside logprob."""
 
+import math
+
 import torch
 
 from tilewright.bench.measure import Call
 from tilewright.bench.peers._shared import tensor
+from tilewright.ops.core.gpu.tensors import torch_dtype
+from tilewright.ops.logprob.problem import EPS32, EXPS, LIMBS
+
+CHECKED = 64  # rows
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
@@ -17,3 +23,21 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
         return torch.log_softmax(logits, dim=1).gather(1, targets)
 
     return {"PyTorch": call}
+
+
+def gpu(case, tensors: dict) -> dict[str, Call]:
+    """cuBLAS, then PyTorch's log_softmax and gather."""
+    kind = torch_dtype(case.dtype)
+    a, b, targets = tensors["a"].to(kind), tensors["b"].to(kind), tensors["targets"][:, None]
+    bias = 0 if tensors["bias"] is None else tensors["bias"]
+    return {"PyTorch": lambda: torch.log_softmax((a @ b).float() + bias, dim=1).gather(1, targets)[:, 0]}
+
+
+def truth(case, tensors: dict):
+    """The first rows in float64, and the bound of `problem.bound`."""
+    a, b, targets = tensors["a"][:CHECKED].double(), tensors["b"].double(), tensors["targets"][:CHECKED, None]
+    bias = 0.0 if tensors["bias"] is None else tensors["bias"].double()
+    exact = torch.log_softmax(a @ b + bias, dim=1).gather(1, targets)[:, 0]
+    size = (a.abs() @ b.abs() + (bias.abs() if case.bias else 0.0)).amax(dim=1)
+    rounding = EPS32 * (math.sqrt(case.N) + EXPS + exact.abs())
+    return exact, lambda c: 2 * EPS32 * LIMBS * c * math.sqrt(case.K) * size + rounding

@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from tilewright.ops.core.arrays import rounded
+from tilewright.ops.core.gpu.rows import tensors_of
 from tilewright.ops.logprob.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
 
@@ -31,10 +32,22 @@ def with_rows(case: Case, count: int) -> Case:
 
 def bind(case: Case, inputs: dict):
     """call(out=None) for the chosen rung, its weights prepared; it gives the values."""
+    if case.device != "cpu":
+        return bind_tensors(case, inputs)
     from tilewright.ops.logprob import logprob, prepare
 
     prepared = prepare(inputs["b"], bias=inputs["bias"], dtype=case.dtype)
     return lambda out=None: logprob(inputs["a"], prepared, inputs["targets"], out)[0]
+
+
+def bind_tensors(case: Case, inputs: dict, device: str = "cuda"):
+    """call(out=None) on tensors made of a case's NumPy inputs; for the bench and the tests."""
+    from tilewright.ops.logprob import logprob, prepare
+
+    values = tensors_of(case, {name: inputs[name] for name in ("a", "b", "targets")}, device, "a")
+    bias = None if inputs["bias"] is None else tensors_of(case, {"bias": inputs["bias"]}, device)["bias"]
+    prepared = prepare(values["b"], bias=bias, dtype=case.dtype)
+    return lambda out=None: logprob(values["a"], prepared, values["targets"], out)[0]
 
 
 def reference(case: Case, inputs: dict) -> np.ndarray:
@@ -51,3 +64,8 @@ def sizes() -> list[Case]:
         for dtype in ("float32", "bfloat16")
         for M in (1, 64, 512)
     ]
+
+
+def device_sizes() -> list[Case]:
+    """What the bench times on a GPU: the same matrix for a pass of many texts."""
+    return [Case(8192, 50257, 768, dtype, label="gpt2 LM head", device="cuda") for dtype in ("float32", "bfloat16")]

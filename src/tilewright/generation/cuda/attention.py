@@ -60,18 +60,22 @@ class CudaAttention:
         sizes = self.sizes
         return sizes.layers * 2 * sizes.heads * length * sizes.head_size * torch_dtype(self.dtype).itemsize
 
-    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
+    def batch(
+        self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray,
+        kept: np.ndarray | None = None,
+    ) -> Batch:  # fmt: skip
         """See `decoder.Attention`."""
-        return PromptBatch(self.backend, ids, positions, caches, spans)  # type: ignore[return-value]
+        return PromptBatch(self.backend, ids, positions, caches, spans, kept)  # type: ignore[return-value]
 
 
 class PromptBatch:
-    """All rows of prompts, see `decoder.Batch`."""
+    """All rows of prompts, see `decoder.Batch`. kept: as for `decoder.Attention.batch`."""
 
     def __init__(
-        self, backend: Cuda, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray
-    ) -> None:
-        (cache, *_), (last, alone) = caches, last_rows(spans)  # all layers have one shape
+        self, backend: Cuda, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray,
+        kept: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        (cache, *_), (last, alone) = caches, last_rows(spans, kept)  # all layers have one shape
         self.caches, self.dtype, self.every = caches, cache.dtype, len(last) == len(ids)
         self.ids, self.positions = backend.upload(ids), backend.upload(positions.astype(np.int32))
         self.spans = checked_spans(spans, cache, len(ids))

@@ -1,12 +1,12 @@
 """The rungs of logprob.
 
 A kernel is called as kernel(a, prepared, targets, results): float32 a (M, K), M > 0, int64 targets (M,), and a
-`Results` that it fills. A row's bits depend on the row and the weights alone, so the columns are cut into groups whose
-width does not depend on the number of rows.
+`Results` that it fills. On a GPU these are contiguous tensors, a of a dtype that matmul takes. A row's bits depend on
+the row and the weights alone, so the columns are cut into groups whose width does not depend on the number of rows.
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung
-from tilewright.ops.core.needs import at_most, on
+from tilewright.ops.core.needs import at_most, engine, on
 from tilewright.ops.logprob.operands import FLOAT32, KINDS
 
 MOST_COLUMNS = 1 << 24  # a column's index is kept as a float32
@@ -32,6 +32,7 @@ def float32_layout(problem) -> str | None:
 
 
 CPU = (on("cpu", "float32", "bfloat16"),)
+TILE = (on("cuda", "float32", "bfloat16", "float16"), engine("tile"))
 FUSED = (*CPU, one_block, at_most("N", MOST_COLUMNS))
 
 # fmt: off
@@ -49,4 +50,10 @@ ladder = Ladder(
     Rung("cpu.online", after="cpu.two_pass", needs=FUSED, chosen=True,
          idea="one product: the sum so far is scaled when a tile has a larger logit",
          kernel="logprob.cpu.fused:score"),
+    Rung("tile.pieces", needs=TILE, chosen=True, calls=("matmul",),
+         idea="matmul writes the logits of some rows, then one program per row reads them twice",
+         kernel="logprob.tile.rows:score", options={"kernel": "two passes"}),
+    Rung("tile.online", after="tile.pieces", needs=TILE, chosen=True, calls=("matmul",),
+         idea="each logit is read once: a lane scales its sum so far when it meets a larger one",
+         kernel="logprob.tile.rows:score", options={"kernel": "one pass"}),
 )

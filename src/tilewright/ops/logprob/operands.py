@@ -1,6 +1,7 @@
 """The weights of logprob, prepared for a rung, and what a rung receives."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,19 +21,19 @@ FLOAT32 = ("cpu.memory", "cpu.register", "cpu.reordered", "cpu.blocked", "cpu.ve
 class Prepared:
     """The output matrix in the layout of one rung: `weights` for matmul; `b`, plain (K, N), if the rung reads it.
 
-    bias: float32 (N,), or empty.
+    bias: float32 (N,), or empty; a tensor beside weights on a GPU.
     """
 
     rung: str
     weights: Packed
-    bias: np.ndarray
+    bias: Any
     b: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
     """What a rung writes. value: float32 (M,), the log-probability of each row's target. best: int64 (M,), the row's
-    largest column, the lowest of equals."""
+    largest column, the lowest of equals. Tensors on a GPU."""
 
-    value: np.ndarray
-    best: np.ndarray
+    value: Any
+    best: Any

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.backends.footprint import PREPARING, RUNNING, Part
+from tilewright.backends.footprint import CONTEXT_WITHOUT_GRAPHS, PREPARING, RUNNING, Part
+from tilewright.errors import ResourceError
 from tilewright.generation.attention import BATCH_MEMORY
-from tilewright.generation.memory import Prompts
+from tilewright.generation.memory import SHARE, Prompts
 from tilewright.generation.scoring import MAX_SLOTS, ROWS, WINDOW, slot_length
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.logprob.cpu.pieces import LOGITS_BYTES
@@ -32,6 +33,7 @@ from tilewright.runtime.plan import (
 from tilewright.runtime.verbs.score.job import ScoreJob
 from tilewright.runtime.verbs.score.task import ScoreTask, task_of
 
+DEVICE_LOGITS_BYTES = 256 << 20  # as in `ops.logprob.tile.rows`, which needs Triton
 COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model, as for generate
 SAMPLED = 4096  # records of Parquet that are read
 RECORD, TOKEN = 2048, 64  # bytes of Python objects for a text in flight, and for each of its tokens
@@ -58,28 +60,18 @@ def plan(job: ScoreJob, gpu_memory: int | None = None) -> JobPlan:
 
 def _declared(task: ScoreTask, begun: Begun, gpu_memory: int) -> Declared:
     job, config, seen = task.job, task.config, _read(task, Sample(begun.cut))
-    sizes, texts, mapped = config.sizes, seen.texts, mapped_weights(job.model)[1]
-    shard = min(seen.in_a_shard, WINDOW)
-    length = slot_length(max(texts.longest, 1), sizes.context)
-    each = sizes.layers * bytes_a_sequence(sizes.heads, length, sizes.head_size, job.dtype)
-    allowed = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
+    sizes, texts = config.sizes, seen.texts
     own = max(seen.scored / max(texts.count, 1), 1.0)  # rows of a text whose context is copied
-    slots = max(1, min(allowed // each, MAX_SLOTS, shard + 1, math.ceil(ROWS / own) + 2))
+    shard, most = min(seen.in_a_shard, WINDOW), ROWS[job.device]
+    length = slot_length(max(texts.longest, 1), sizes.context)
+    each = sizes.layers * bytes_a_sequence(sizes.heads, length, sizes.head_size, job.dtype, job.device)
+    slots = max(1, min(MAX_SLOTS[job.device], shard + 1, math.ceil(most / own) + 2))
     mean = texts.tokens / max(texts.count, 1)
-    rows = min(ROWS + texts.longest, max(1, round(shard * mean)))
-    logits = min(LOGITS_BYTES, 4 * sizes.vocabulary * rows)
-    weights = config.memory(job.dtype)
-    parts = (
-        program("score", job.input, job.output, model=job.model),
-        Part("weights, prepared", weights.prepared),
-        Part("weights file, while they are prepared", _file_bytes(job.model) + widened(mapped) + weights.preparing,
-             PREPARING),
-        Part("compiling kernels, the first time", 0 if is_compiled(f"attention.*{job.dtype}*") else COMPILING, RUNNING),
-        Part("keys and values", slots * each, RUNNING),
-        Part("workspace and records", rows * (config.row_bytes(job.dtype) + 4 * sizes.width) + logits
-             + round(shard * (RECORD + TOKEN * mean)), RUNNING),
-        Part("embedding rows, mapped", 4 * sizes.vocabulary * sizes.width, RUNNING),
-    )  # fmt: skip
+    rows = min(most + texts.longest, max(1, round(shard * mean)))
+    if job.device == "cpu":
+        parts = _on_cpu(task, (slots, each), rows, round(shard * (RECORD + TOKEN * mean)))
+    else:
+        parts = _on_gpu(task, (slots, each), rows, gpu_memory)
     head = 2.0 * sizes.vocabulary * sizes.width
     flops = config.flops(texts, 1) + head * (seen.scored - texts.count)
     records, counted = seen.records
@@ -90,6 +82,46 @@ def _declared(task: ScoreTask, begun: Begun, gpu_memory: int) -> Declared:
         figures={"tokens_read": texts.tokens, "tokens_scored": seen.scored, "longest": texts.longest, "bad": seen.bad,
                  "context": sizes.context},
     )  # fmt: skip
+
+
+def _on_cpu(task: ScoreTask, slots: tuple[int, int], rows: int, records: int) -> tuple[Part, ...]:
+    """slots: their number and the bytes of one. rows: of a pass. records: bytes of the texts in flight."""
+    job, config, sizes = task.job, task.config, task.config.sizes
+    mapped, weights, (count, each) = mapped_weights(job.model)[1], config.memory(job.dtype), slots
+    allowed = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
+    logits = min(LOGITS_BYTES, 4 * sizes.vocabulary * rows)
+    return (
+        program("score", job.input, job.output, model=job.model),
+        Part("weights, prepared", weights.prepared),
+        Part("weights file, while they are prepared", _file_bytes(job.model) + widened(mapped) + weights.preparing,
+             PREPARING),
+        Part("compiling kernels, the first time", 0 if is_compiled(f"attention.*{job.dtype}*") else COMPILING, RUNNING),
+        Part("keys and values", max(1, min(count, allowed // each)) * each, RUNNING),
+        Part("workspace and records", rows * (config.row_bytes(job.dtype) + 4 * sizes.width) + logits + records,
+             RUNNING),
+        Part("embedding rows, mapped", 4 * sizes.vocabulary * sizes.width, RUNNING),
+    )  # fmt: skip
+
+
+def _on_gpu(task: ScoreTask, slots: tuple[int, int], rows: int, memory: int) -> tuple[Part, ...]:
+    """slots: their number and the bytes of one. rows: of a pass. memory: of the GPU. Raises ResourceError if the keys
+    and values of one text do not fit."""
+    job, config, sizes, (count, each) = task.job, task.config, task.config.sizes, slots
+    table = 4 * sizes.vocabulary * sizes.width
+    weights = config.memory(job.dtype, "cuda")
+    free = memory - CONTEXT_WITHOUT_GRAPHS - table - weights.prepared
+    allowed = int(SHARE * max(free, 0)) if job.batch_memory is None else job.batch_memory
+    if allowed < each:
+        what = f"the keys and values of one text take {each:,} bytes; {max(allowed, 0):,} of the GPU's are allowed"
+        raise ResourceError(what, remedy="allow more memory (--max-batch-memory), or run on the CPU")
+    logits = min(DEVICE_LOGITS_BYTES, 4 * sizes.vocabulary * rows)
+    return (
+        Part("CUDA", CONTEXT_WITHOUT_GRAPHS),
+        Part("weights", weights.prepared + table),
+        Part("weights, while they are prepared", weights.preparing, PREPARING),
+        Part("keys and values", min(count, allowed // each) * each, RUNNING),
+        Part("workspace", rows * config.row_bytes(job.dtype, "cuda") + logits, RUNNING),
+    )
 
 
 def _read(task: ScoreTask, sample: Sample) -> Seen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.errors import ResourceError, UsageError, counted
@@ -32,17 +32,17 @@ from tilewright.runtime.verbs.score.worker import ScoreWorker
 from tilewright.switches import check_switches
 
 ID_LINE = '{"id": 7, "context": [1, 2], "continuation": [3]}'
-SIZING = Sizing(4096, 128, most_bytes=2 << 20, alone=256)  # 256 texts of 100 tokens take the 124M model a minute
+SIZING = {
+    "cpu": Sizing(4096, 128, most_bytes=2 << 20, alone=256),  # 256 texts of 100 tokens take the 124M model a minute
+    "cuda": Sizing(1 << 16, 4096, most_bytes=32 << 20),
+}
 
 
 def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
-    job = _on_the_cpu(job).as_called()
+    job = job.as_called()
     check_paths(job)
     kind = RowsTask if job.output.endswith(".parquet") else ScoreTask
-    if job.device != "cpu":
-        raise UsageError(parameter="--device", value=job.device, rule="texts are scored on the CPU only",
-                         remedy="give --device cpu")  # fmt: skip
     check_switches("score", job.settings.without, job.device, job.dtype)
     config, tokenizer = config_of(job.model, DecoderConfig), tokenizer_of(job.model)
     ends = eos_token_ids(job.model) or config.stop_ids
@@ -64,16 +64,13 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
     return task
 
 
-def _on_the_cpu(job: ScoreJob) -> ScoreJob:
-    """The job, on the CPU if the device is "auto"."""
-    return replace(job, settings=replace(job.settings, device="cpu")) if job.settings.device == "auto" else job
-
-
 def check_memory(job: ScoreJob, config: DecoderConfig) -> None:
     """Raises ResourceError if the keys and values of one text may take more than is allowed."""
+    if job.device != "cpu" and job.batch_memory is None:
+        return  # a share of what is free there
     sizes, allowed = config.sizes, BATCH_MEMORY if job.batch_memory is None else job.batch_memory
     shortest = slot_length(1, sizes.context)
-    each = sizes.layers * bytes_a_sequence(sizes.heads, shortest, sizes.head_size, job.dtype)
+    each = sizes.layers * bytes_a_sequence(sizes.heads, shortest, sizes.head_size, job.dtype, job.device)
     if each > allowed:
         what = f"the keys and values of {shortest} positions take {each:,} bytes; {allowed:,} are allowed"
         raise ResourceError(what, remedy="allow more memory (--max-batch-memory)")
@@ -109,7 +106,7 @@ class ScoreTask(RecordsTask):
         return job.fingerprint("score") | own
 
     def cut(self, shard_size: int | None) -> Cut:
-        return cut_lines(self.job.text, self.job.count, shard_size, SIZING.for_workers(self.workers))
+        return cut_lines(self.job.text, self.job.count, shard_size, SIZING[self.job.device].for_workers(self.workers))
 
     def open(self, place: Place) -> ScoreWorker:
         return ScoreWorker(self)

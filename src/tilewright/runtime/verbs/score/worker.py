@@ -16,6 +16,7 @@ from tilewright.formats.scored import ScoredBatch, Scores, ScoreWriter
 from tilewright.generation.language_model import LanguageModel
 from tilewright.generation.scored_texts import NOT_FINITE, Pieces
 from tilewright.generation.scoring import Wanted
+from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import RowGroups, Shard
@@ -40,6 +41,8 @@ class ScoreWorker:
         self.task, self.job, self.report = task, task.job, Report()
         with ExitStack() as stack:
             stack.enter_context(in_force(task.job.settings))
+            if self.job.device != "cpu":
+                stack.enter_context(gpu_faults())
             task.tokenizer = task.tokenizer or tokenizer_of(self.job.model)
             self.reader = stack.enter_context(closing(task.reader()))
             with compiling_told(task.say):

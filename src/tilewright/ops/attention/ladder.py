@@ -1,9 +1,9 @@
 """The rungs of attention, for all engines.
 
-A kernel is called as kernel(q, cache, spans, look, out): q (rows, heads * D) with contiguous rows, float32 or bfloat16
-as the cache is, and out float32 or bfloat16; bfloat16 heads have an even width and begin at whole words. Keys and
-values of a span's rows are in the cache, or in `look.new`, and then the kernel writes them to the cache first. On a GPU
-the arguments are torch tensors, a DeviceCache, and DeviceSpans or Steps.
+A kernel is called as kernel(q, cache, spans, options, out). q: (rows, heads * D) with contiguous rows, of the cache's
+dtype, float32 or bfloat16. out: float32 or bfloat16. bfloat16 heads have an even width, and begin at whole words. The
+keys and values of a span's rows are in the cache, or in `options.new`; then the kernel first writes them to the cache.
+On a GPU the arguments are torch tensors, a DeviceCache, and DeviceSpans or Steps.
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung

@@ -1,7 +1,8 @@
 """The rungs of correlate, on the CPU.
 
-A kernel is called as kernel(x, taps, edges, out): arrays of any dtype of `KINDS` and equal shape, not empty. out may be
-x itself; otherwise they share no memory. Sums are float64, in the order that `taps` gives.
+A kernel is called as kernel(x, taps, edges, out), taps being the elements of the filter: arrays of any dtype of `KINDS`
+and equal shape, not empty. out may be x itself; otherwise they share no memory. Sums are float64, in the order that
+`taps` gives.
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung

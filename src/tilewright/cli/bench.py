@@ -169,7 +169,7 @@ def gpt2(options: Gpt2) -> None:
         where = f"{thread_count()} threads" if device == "cpu" else "on the GPU"
         say(f"GPT-2, {name}; prompts: {source}; {where}")
         weights = read_weights(options.model)[1] if options.model else random_weights(config, seed=1)
-        usual = ("transformers", "ctranslate2") if device == "cpu" else ("transformers", "torch")
+        usual = ("transformers", "ctranslate2", "openvino") if device == "cpu" else ("transformers", "torch")
         setting = Setting(
             config, weights, prompts, count, tokens=options.max_tokens, rounds=options.rounds or 3,
             workloads=tuple(options.only.split(",")) if options.only else USUAL, profile=options.profile,

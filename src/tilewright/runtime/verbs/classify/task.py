@@ -28,7 +28,7 @@ from tilewright.runtime.verbs.classify.worker import ClassifyWorker
 from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
-SIZING = {  # sentences per shard: a second or two of work; and the fewest, with many workers
+SIZING = {  # sentences per shard (a second or two of work), and the fewest with many workers
     "cpu": Sizing(4 * BATCH, BATCH),
     "cuda": Sizing(1 << 21, BATCH),
 }
@@ -40,7 +40,7 @@ IDLE_BERT = {"embedding_conv1d": Idle("for a BERT", "embedding, layernorm, atten
 
 
 def sizing_of(config: Classifier, device: str) -> Sizing:
-    """The size of shards of this model."""
+    """The size of shards for this model and device."""
     if not isinstance(config, BertConfig):
         return SIZING[device]
     return encoder_sizing(config.flops, device, BATCH)
@@ -89,8 +89,11 @@ def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
 
 @dataclass
 class ClassifyTask(RecordsTask):
-    """A `Task`. kept: the token table of an inline worker, to be saved at the end. longest: tokens of a text that
-    count."""
+    """The `Task` of a classify job.
+
+    kept: the token table of an inline worker, which is saved at the end. longest: the most tokens of a text that the
+    model reads.
+    """
 
     job: ClassifyJob
     config: Classifier
@@ -101,7 +104,7 @@ class ClassifyTask(RecordsTask):
     longest: int = 0
 
     def reader(self, scan: int = 0) -> SentenceReader:
-        """scan: bytes of a binary input that are checked now."""
+        """Open the input. scan: bytes of a binary input that are checked now."""
         config, job = self.config, self.job
         encoder = None if job.is_binary else config.encoder(tokenizer_of(job.model))
         return open_sentences(job.text, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,

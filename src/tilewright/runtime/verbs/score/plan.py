@@ -34,16 +34,19 @@ from tilewright.runtime.verbs.score.job import ScoreJob
 from tilewright.runtime.verbs.score.task import ScoreTask, task_of
 
 DEVICE_LOGITS_BYTES = 256 << 20  # as in `ops.logprob.tile.rows`, which needs Triton
-COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model, as for generate
-SAMPLED = 4096  # records of Parquet that are read
-RECORD, TOKEN = 2048, 64  # bytes of Python objects for a text in flight, and for each of its tokens
+COMPILING = 190 << 20  # bytes that LLVM still holds after it has compiled the model's kernels, as for generate
+SAMPLED = 4096  # the most records of Parquet that are read
+RECORD, TOKEN = 2048, 64  # bytes of Python objects per text that is being processed, and per token of it
 LINE, ID_BYTES, LOGPROB = 90, 6, 12  # bytes: a line without tokens, a token id, its log-probability
 
 
 class Seen(NamedTuple):
-    """The sample of the input. texts: sequences of all good records. in_a_shard: records of the largest shard. records:
-    good and bad ones, counted or estimated. scored: tokens with a log-probability. bad: bad records. id_bytes: of an id
-    as JSON."""
+    """The sample of the input.
+
+    texts: sequences of all good records. in_a_shard: records of the largest shard. records: good and bad ones, and true
+    if they were counted and not estimated. scored: tokens with a log-probability. bad: bad records. id_bytes: mean
+    bytes of an id as JSON.
+    """
 
     texts: Prompts
     in_a_shard: int
@@ -61,7 +64,7 @@ def plan(job: ScoreJob, gpu_memory: int | None = None) -> JobPlan:
 def _declared(task: ScoreTask, begun: Begun, gpu_memory: int) -> Declared:
     job, config, seen = task.job, task.config, _read(task, Sample(begun.cut))
     sizes, texts = config.sizes, seen.texts
-    own = max(seen.scored / max(texts.count, 1), 1.0)  # rows of a text whose context is copied
+    own = max(seen.scored / max(texts.count, 1), 1.0)  # tokens per text after a shared context
     shard, most = min(seen.in_a_shard, WINDOW), ROWS[job.device]
     length = slot_length(max(texts.longest, 1), sizes.context)
     each = sizes.layers * bytes_a_sequence(sizes.heads, length, sizes.head_size, job.dtype, job.device)
@@ -125,7 +128,7 @@ def _on_gpu(task: ScoreTask, slots: tuple[int, int], rows: int, memory: int) -> 
 
 
 def _read(task: ScoreTask, sample: Sample) -> Seen:
-    """By a sample where the input is long."""
+    """Read the input, or a sample of a long one."""
     with closing(task.reader()) as reader:
         sample = Sample.of(reader.file, sample.cut)
         if sample.spans:

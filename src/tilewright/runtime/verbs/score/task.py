@@ -65,7 +65,7 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
 
 
 def check_memory(job: ScoreJob, config: DecoderConfig) -> None:
-    """Raises ResourceError if the keys and values of one text may take more than is allowed."""
+    """Raises ResourceError if the keys and values of one text may take more than batch_memory."""
     if job.device != "cpu" and job.batch_memory is None:
         return  # a share of what is free there
     sizes, allowed = config.sizes, BATCH_MEMORY if job.batch_memory is None else job.batch_memory
@@ -78,7 +78,7 @@ def check_memory(job: ScoreJob, config: DecoderConfig) -> None:
 
 @dataclass
 class ScoreTask(RecordsTask):
-    """A `Task`. tokenizer: set only in the process that made the task; workers in other processes read their own."""
+    """The `Task` of a score job. tokenizer: only in the process that made the task; workers load their own."""
 
     job: ScoreJob
     config: DecoderConfig
@@ -91,7 +91,7 @@ class ScoreTask(RecordsTask):
         return vars(self) | {"tokenizer": None}
 
     def reader(self) -> ScoredLines[Pieces]:
-        """The input's records, as they are scored."""
+        """Open the input. The reader yields its records as token ids."""
         encode = self.tokenizer.encode if self.tokenizer else None
 
         def prepare(context: Tokens | None, scored: Tokens) -> Pieces:

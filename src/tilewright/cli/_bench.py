@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     Saver = Callable[[list[Row]], list[Path]]  # writes rows, and what is drawn of them
 
 Dtype = Literal["float32", "bfloat16"]
-DeviceDtype = Literal["float32", "bfloat16", "float16"]
 Against = Annotated[
     str | None,
     Option(

@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._bench import (
-    Against,
-    Common,
-    DeviceDtype,
-    Dtype,
-    Input,
-    Rounds,
-    begin,
-    finish,
-    indented,
-    names,
-    saved,
-)
+from tilewright.cli._bench import Against, Common, Dtype, Input, Rounds, begin, finish, indented, names, saved
 from tilewright.cli._options import Threads, parse_sizes, verb
 from tilewright.cli._output import say, show
 from tilewright.errors import counted
@@ -99,7 +87,7 @@ class Embed(Common):
         int | None,
         Option("--count", "-n", min=1, metavar="N", help="Number of texts.", show_default="512, or 32,768 on a GPU"),
     ] = None
-    dtype: Annotated[DeviceDtype, Option(help="Precision of the products. float16 needs a GPU.")] = "float32"
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
     rounds: Rounds = 10
 

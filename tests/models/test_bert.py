@@ -168,7 +168,7 @@ def test_texts_are_sorted_with_their_tokens():
         ids, lengths = found.part(7, 11)
         assert lengths.tolist() == [len(rows[i]) for i in found.order[7:11]] and len(ids) == sum(lengths)
     wide[31] = -1
-    with pytest.raises(UsageError, match="text 31 has ids"):
+    with pytest.raises(UsageError, match="ids of text 31"):
         sorted_texts(wide, limits)
 
 

@@ -39,7 +39,7 @@ from tilewright.ops.matmul import Packed, matmul, prepare
 
 ROWS = {  # tokens of a pass, or one text
     "cpu": 2048,  # all arrays between the layers of a BERT-base take 90 MiB then
-    "cuda": 1 << 16,  # and 2 GiB; a pass takes an H100 longer than the host needs to queue it
+    "cuda": 1 << 17,  # and 2 GiB in 16 bits; a pass takes an H100 longer than the host needs to queue it
 }
 CACHED = 4  # texts of a pass, times tokens of the longest one, in ROWS: the size of the cache of keys and values
 IN_FLIGHT = {"cpu": 0, "cuda": 3}  # passes that a GPU computes while the host stores earlier results

@@ -37,14 +37,14 @@ class Compiled:
 def compiled_kernels(op: str, rung: Rung, case: Any) -> list[Compiled]:
     """The kernels that the rung launches for the case, in their order. Those that rearrange weights come first.
 
-    On a CPU the kernels are compiled again, which takes seconds, because the cache has no assembly. Raises
+    All but Triton's kernels are compiled again, which takes seconds, because the cache has no assembly. Raises
     InternalError if a kernel was loaded from the cache before.
     """
     ladder, spec = parts(op)
     if case.device != "cpu":
         subject: Subject = GpuSubject(ladder, spec, case)
         started: dict[str, Compiled] = {}
-        with _numba_cuda(started), _triton(started):
+        with patch.dict(os.environ, TILEWRIGHT_CACHE="off"), _numba_cuda(started), _triton(started):
             subject.forced(rung)()
             subject.finish()
         return list(started.values())

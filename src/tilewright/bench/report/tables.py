@@ -303,7 +303,7 @@ def bench_tables(rows: list[Row]) -> list[Table]:
         tables += own
     told = [{note for table in tables[i + 1 :] for note in table.notes} for i in range(len(tables))]
     return [
-        replace(table, notes=tuple(note for note in table.notes if note not in later))  # a repeated note stays only once
+        replace(table, notes=tuple(note for note in table.notes if note not in later))  # each note once
         for table, later in zip(tables, told, strict=True)
     ]
 

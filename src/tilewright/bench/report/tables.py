@@ -134,6 +134,7 @@ NAMES = {
     "emeraldrapids": "Emerald Rapids",
     "arm": "ARM",
     "hbm3": "HBM3",
+    "noamx": "without AMX",
 }
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 log = logging.getLogger(__name__)
-GENERATION = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")  # honoured besides the lengths
+GENERATION = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")  # supported besides the lengths
 NAMES = ("tokenizer_config.json", "special_tokens_map.json")  # files that name a tokenizer's special tokens
 
 
@@ -177,13 +177,13 @@ class TilewrightLM(TemplateLM):
         return found
 
     def _params(self, given: dict[str, Any]) -> SamplingParams:
-        """The sampling parameters of a task's generation_kwargs. Raises UsageError for one that is not honoured."""
+        """The sampling parameters of a task's generation_kwargs. Raises UsageError for one that is not supported."""
         kwargs = dict(normalize_gen_kwargs(given, self.max_gen_toks))
         stop = handle_stop_sequences(kwargs.pop("until", None), eos=None)
         max_tokens, sampled = kwargs.pop("max_gen_toks"), kwargs.pop("do_sample", None)
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if unknown := kwargs.keys() - set(GENERATION):
-            rule = f"honoured are until, max_gen_toks, do_sample, {', '.join(GENERATION)}"
+            rule = f"supported are until, max_gen_toks, do_sample, {', '.join(GENERATION)}"
             raise UsageError(parameter="generation_kwargs", value=", ".join(sorted(unknown)), rule=rule)
         if not sampled:
             kwargs = {"repetition_penalty": kwargs.get("repetition_penalty", 1.0), "temperature": 0.0}

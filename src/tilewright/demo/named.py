@@ -56,8 +56,8 @@ def poet_for(prompt: str) -> Any:
     if is_too_long(len(prompt)):
         fitting = bisect_left(ends, True, key=is_too_long)
         count = f"{len(ends):,} word{'s' if len(ends) > 1 else ''}"
-        most = f"the first {fitting:,} of them fill" if fitting else "the first of them alone more than fills"
-        raise UsageError(f"the prompt is too long: it has {count}, and {most} the poet's memory",
+        most = f"the first {fitting:,} of them fill" if fitting else "the first of them is longer than"
+        raise UsageError(f"the prompt is too long: it has {count}, and {most} the poet's context",
                          remedy=f"give fewer words, {example}")  # fmt: skip
     return poet
 

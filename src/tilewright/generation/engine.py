@@ -1,7 +1,7 @@
 """Continuous batching: sequences of any lengths share each step. Finished ones leave it, and waiting ones are admitted.
 
 `Engine.step` is the whole engine. The answer to a record depends on its tokens, its parameters, its id and the seed. It
-does not depend on the batch, because in no operation of the model one sequence reads another.
+does not depend on the batch, because no operation of the model lets one sequence read another.
 
 Three kinds of work are avoided. A prompt that several greedy requests have in common is computed once. A prefix that a
 prompt shares with the one before it in sorted order is copied. The last layer computes only the last row of a prompt.

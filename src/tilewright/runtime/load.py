@@ -144,7 +144,7 @@ def mapped_weights(
         )
     except InputError as error:
         if quantized := _quantized(path):
-            what = f"config.json says that the weights are quantised ({quantized}), which is not computed"
+            what = f"config.json says that the weights are quantised ({quantized}), which is not supported"
             error.remedy = f"{what}: get them in float32, bfloat16 or float16"
         raise
     if isinstance(config, GPT2Config) and not config.tie_word_embeddings:

@@ -255,7 +255,7 @@ class Files(InputFile):
         return file
 
     def members(self) -> Iterator[InputFile]:
-        """All files, one after the other."""
+        """All files, one after another."""
         yield from map(self.member, range(len(self.source.files)))
 
     def parts(self, begin: int, end: int) -> Iterator[Part]:

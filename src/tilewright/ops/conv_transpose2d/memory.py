@@ -137,7 +137,7 @@ def tile_columns(problem: Problem) -> Memory:
 
 
 def tile_boxes(problem: Problem) -> Memory:
-    """For the tile kernels: one product per row of phases where these are narrow, else one per phase."""
+    """For the tile kernels: one product per row of phases where these are narrow, otherwise one per phase."""
     return _tiles(problem, "boxes")
 
 

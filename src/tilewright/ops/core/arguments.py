@@ -55,8 +55,8 @@ class Host:
         return ("float32",)
 
     def target(self, result: np.ndarray, *inputs: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
-        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape. The result
-        may be exactly the residual: a kernel reads each element of that before it writes it."""
+        """The result where a kernel may write to it while it reads the inputs, otherwise a buffer of its shape. The
+        result may be exactly the residual: a kernel reads each element of that before it writes it."""
         return arrays.target_for(result, *inputs, residual=residual)
 
     def plain(self, x: np.ndarray | None, near: np.ndarray, rank: int = 1) -> np.ndarray:
@@ -131,8 +131,8 @@ class Device:
         return ("float32", dtype) if dtype in tensors.FLOATS else ("float32",)
 
     def target(self, result, *inputs, residual=None):
-        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape. The result
-        may be exactly the residual: a kernel reads each element of that before it writes it."""
+        """The result where a kernel may write to it while it reads the inputs, otherwise a buffer of its shape. The
+        result may be exactly the residual: a kernel reads each element of that before it writes it."""
         usable = result.is_contiguous() and not tensors.overlaps(result, *inputs)
         if usable and residual is not None and tensors.overlaps(result, residual):
             usable = residual.data_ptr() == result.data_ptr() and residual.dtype == result.dtype

@@ -72,7 +72,7 @@ def line_taps(weights: np.ndarray, axis: int, ndim: int) -> Taps:
 
 
 def _symmetry(weights: np.ndarray) -> int:
-    """1 or -1 for a symmetric or antisymmetric kernel of odd size, else 0.
+    """1 or -1 for a symmetric or antisymmetric kernel of odd size, otherwise 0.
 
     The absolute tolerance is scipy's. The relative one preserves differences between small weights.
     """

@@ -1,6 +1,6 @@
 """Bytes of a transposed convolution's weights (KH, KW, O, C) as each rung keeps them, and while it makes them.
 
-The tests hold each figure against the arrays that `prepare` makes.
+The tests compare each figure with the arrays that `prepare` makes.
 """
 
 import itertools

@@ -64,7 +64,7 @@ class Host:
         return NOTHING[rank] if x is None else np.ascontiguousarray(x)
 
     def contiguous(self, x: np.ndarray, dtype: str) -> np.ndarray:
-        """x without gaps between its elements, copied if need be."""
+        """x without gaps between its elements, copied if necessary."""
         return np.ascontiguousarray(x)
 
     def name(self, x) -> str:
@@ -86,7 +86,8 @@ class Host:
         return RowOperands(array, tuple(map(np.ascontiguousarray, checked)), result, target, "float32")
 
     def rows(self, work: RowOperands) -> tuple[np.ndarray, np.ndarray]:
-        """x and the target as (rows, C) with contiguous rows, copied if need be; `put_back` copies what was written."""
+        """x and the target as (rows, C) with contiguous rows, copied if necessary; `put_back` copies what was
+        written."""
         return as_rows(work.x), arrays.rows_for(work.target)
 
     def elements(self, work: RowOperands) -> tuple[np.ndarray, np.ndarray]:
@@ -143,7 +144,7 @@ class Device:
         return tensors.nothing(near.device, rank) if x is None else x.contiguous()
 
     def contiguous(self, x, dtype: str):
-        """x without gaps between its elements, in the dtype of an accuracy class, copied if need be."""
+        """x without gaps between its elements, in the dtype of an accuracy class, copied if necessary."""
         return x.to(tensors.torch_dtype(dtype)).contiguous()
 
     def name(self, x) -> str:

@@ -17,7 +17,7 @@ Float32 = NDArray[np.float32]
 
 
 class Tensor(Protocol):
-    """An array of any library that speaks DLPack: NumPy, PyTorch, CuPy, JAX."""
+    """An array of any library that supports DLPack: NumPy, PyTorch, CuPy, JAX."""
 
     def __dlpack__(self, *, stream: Any = None) -> Any: ...
 

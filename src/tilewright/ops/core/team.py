@@ -178,7 +178,7 @@ class Team:
     def _make_ready(self, helpers: int, words: int) -> None:
         """Start helpers until there are enough, and give each at least `words` float32 of scratch.
 
-        An interrupt may come between any two lines, so each line leaves a state from which the next call goes on.
+        An interrupt may come between any two lines, so each line leaves a state from which the next call can continue.
         """
         for helper in range(helpers):
             slot = SLOTS + helper * SLOT

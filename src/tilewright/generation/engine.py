@@ -21,7 +21,7 @@ from tilewright.generation.rules import BadWords, Choices, choose, finish
 from tilewright.generation.scheduler import WINDOW, Scheduler, rows_of
 from tilewright.generation.sequences import Answers, Block, Generated, Group, Request, Running
 
-SAMPLED_ROWS = 64  # if whole logits are needed: the first number of rows of their buffer, and the smallest
+SAMPLED_ROWS = 64  # if whole logits are needed: their rows at first, and at least
 LOGITS_BYTES = 16 << 20  # bytes of logits at a time
 PENDING_BYTES = 512 << 20  # bytes of requested answers; 4,096 of 1,024 tokens take less, log-probabilities more
 NO_STREAM = np.zeros(4, np.uint32)
@@ -172,7 +172,8 @@ class Engine:
         return np.isfinite(hidden).all(axis=1)  # type: ignore[call-overload]
 
     def rows_of_logits(self) -> tuple[int, int]:
-        """(number of rows of logits at first, the smallest number); the limit is LOGITS_BYTES."""
+        """(rows of logits in the first step of `choose`, bytes of logits in each later step). Later steps have at least
+        as many rows as the first."""
         return SAMPLED_ROWS, LOGITS_BYTES
 
     def logits(self, hidden: Array) -> Array:

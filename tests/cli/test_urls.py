@@ -193,6 +193,7 @@ def test_status_verify_and_plan_by_url(run, store, there):
 
 def test_what_a_store_cannot_hold(run, store, far):
     for words, said in {
+        ("--job-dir", "far"): "--job-dir needs a local output, and the output is a URL",
         ("--part", "0/2"): "--part needs a local output, and the output is a URL",
         ("--engine", "ray"): "the engine ray needs a local output, and the output is a URL",
         ("--trace", "s3://bucket/trace.json"): "the trace is the URL 's3://bucket/trace.json'",

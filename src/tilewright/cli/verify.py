@@ -19,7 +19,7 @@ class Options:
     """One field per option."""
 
     output: Annotated[
-        str, Argument(metavar="OUTPUT", help="The output of the job, its URL, or its directory OUTPUT.job.")
+        str, Argument(metavar="OUTPUT", help="The output of the job, its URL, or the directory with its state.")
     ]
     json: Json = False
 

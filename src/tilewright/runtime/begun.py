@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.formats.atomic import check_writable
+from tilewright.formats.destinations import resolved
 from tilewright.runtime.jobs import contents, made, trace
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.location import chosen
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Value
 from tilewright.runtime.jobs.run import check_cut, check_part
 from tilewright.runtime.jobs.settings import Settings
@@ -48,14 +50,15 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
     check_part(settings)
     begun = Begun(manifest.cut, 0, "new", (), task.workers, manifest.fingerprint)
     mirror(output)
+    path = chosen(resolved(output), settings.job_dir)
     outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
     if settings.keep_others:
-        if os.path.isdir(f"{os.path.realpath(output)}.job"):
+        if os.path.isdir(path):
             with JobDirectory(output, look=True) as directory:
                 made.check_replaceable(directory, outputs, keep_others=True)
         else:
             made.check_without_job(outputs)
-    if os.path.isdir(f"{os.path.realpath(output)}.job"):
+    if os.path.isdir(path):
         if settings.restart:
             begun = replace(begun, thrown=_shards_in(output))
         else:

@@ -15,6 +15,7 @@ from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
 from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.location import job_path
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
@@ -154,20 +155,27 @@ def start(
                 done = run_within(task, job.output, Joinable(engine), ours, watch, request_of(job))
             else:
                 done = run_within(task, job.output, engine, ours, watch)
-    _fold(report, done, watch.figures)
+    directory = _shown(job.output)
+    _fold(report, done, directory, watch.figures)
     if done.errors:
-        with JobDirectory(job.output) as directory:
-            report.first_errors = directory.first_errors(SHOWN_ERRORS)
+        with JobDirectory(job.output) as found:
+            report.first_errors = found.first_errors(SHOWN_ERRORS)
     if settings.part:
         report.lead = False
         report.job["part"] = "{}/{}".format(*settings.part) + "+" * settings.helps
-    for line in _outcome(done, settings.part, helps=settings.helps):
+    for line in _outcome(done, directory, settings.part, helps=settings.helps):
         say(line)
     report.finish(began)
     return task, done.figures
 
 
-def _outcome(done: merge.Report, part: tuple[int, int] | None, *, helps: bool = False) -> Iterator[str]:
+def _shown(output: str) -> str:
+    """The job's directory as messages name it: NAME.job, or the path of --job-dir."""
+    path = job_path(output)
+    return os.path.basename(path) if path == f"{os.path.realpath(output)}.job" else path
+
+
+def _outcome(done: merge.Report, directory: str, part: tuple[int, int] | None, *, helps: bool = False) -> Iterator[str]:
     """Notices about the run: work of earlier runs, and events that were not planned."""
     for name in done.facts.get("touched", ()):
         yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
@@ -178,7 +186,7 @@ def _outcome(done: merge.Report, part: tuple[int, int] | None, *, helps: bool = 
         count = sum(ended.values())
         whose = "A worker ended and was" if count == 1 else f"{count:,} workers ended and were"
         why = ", ".join(f"{why} ({times:,} times)" if times > 1 else why for why, times in ended.items())
-        yield f"{whose} replaced: {why}; see logs/ in {done.output}.job"
+        yield f"{whose} replaced: {why}; see logs/ in {directory}"
     others = done.facts.get(OTHERS, 0)
     if others:
         yield f"Workers that joined made {others:,} of {counted(done.shards, 'shard')}"
@@ -224,7 +232,7 @@ def _resumable(settings: Settings, figures: Figures) -> Iterator[None]:
         raise
 
 
-def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
+def _fold(report: Report, done: merge.Report, directory: str, figures: Figures) -> None:
     """The seconds of each phase: the sum over the workers, divided by their number. For "run" with several workers:
     from the first shard to the last commit."""
     workers = max(len(figures.workers), 1)
@@ -238,7 +246,7 @@ def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
     report.seconds["merge"] = done.seconds.get("merge", 0.0)
     report.figures = {name: value for name, value in figures.sums.items() if not name.startswith(SECONDS)}
     report.job = {
-        "directory": f"{done.output}.job",
+        "directory": directory,
         "shards": done.shards,
         "computed": done.computed,
         "bytes": done.size,

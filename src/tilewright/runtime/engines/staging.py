@@ -2,7 +2,8 @@
 own, and the shards of its ranks come back to rank 0, which commits them.
 
 A node sees the files if each has the size and the time of change that rank 0 found, and if a file that rank 0 makes
-beside the output is there. `--shared-files` says so without a look: "yes" for all nodes, "no" for none but rank 0's.
+beside the job's directory is there. `--shared-files` says so without a look: "yes" for all nodes, "no" for none but
+rank 0's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tilewright.errors import InternalError, ResourceError, UsageError, counted
 from tilewright.formats.files import naming
 from tilewright.formats.many_files import is_many
 from tilewright.runtime.jobs.directory import MANIFEST, STAGE, JobDirectory, Record
+from tilewright.runtime.jobs.location import job_path
 from tilewright.runtime.jobs.record import error_name, part_name
 from tilewright.runtime.jobs.task import J
 from tilewright.runtime.jobs.unchanged import AsBegun, files_below
@@ -117,7 +119,9 @@ class Staging:
         files = tuple(_sources(job))
         folders = frozenset(name for name in WRITTEN if os.path.isdir(getattr(job, name, None) or ""))
         token = secrets.token_hex(16)
-        folder = os.path.dirname(os.path.abspath(job.output.rstrip("/")))
+        folder = os.path.dirname(
+            os.path.abspath(job.settings.job_dir or job_path(job.output))
+        )  # shards are written there
         probe = os.path.join(folder, f".tilewright-{token[:8]}.tmp"), token.encode()
         with suppress(OSError):  # the job itself tells why nothing can be written there
             fd = os.open(probe[0], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -170,7 +174,7 @@ def staged(offer: Offer, folder: str) -> Any:
             changed[name] += "/" * (path.endswith("/") or name in offer.folders)
     known = {one.name for one in fields(job)}
     changed |= {name: None for name in (*LEADS, "source") if name in known}
-    settings = replace(job.settings, restart=False, keep_others=False, since=None)
+    settings = replace(job.settings, restart=False, keep_others=False, since=None, job_dir=None)
     return replace(job, **changed, settings=settings)
 
 

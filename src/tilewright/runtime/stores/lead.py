@@ -41,6 +41,9 @@ def check_engine(settings: Settings) -> None:
     if settings.engine not in (None, "inline", "local"):
         raise UsageError(f"the engine {settings.engine} needs a local output, and the output is a URL",
                          remedy="leave out --engine, and run `tilewright work URL` on each further node")  # fmt: skip
+    if settings.job_dir is not None:
+        raise UsageError("--job-dir needs a local output, and the output is a URL",
+                         remedy="leave it out: the state is stored below the URL of the output")  # fmt: skip
     if settings.part is not None:
         raise UsageError("--part needs a local output, and the output is a URL",
                          remedy="leave it out, and run `tilewright work URL` on each further node")  # fmt: skip
@@ -64,8 +67,8 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
             return report
         if finished:
             remote.pull()
-    done = run_within(task, remote.output, _Shared(engine, remote, board, request), replace(settings, restart=False),
-                      watch)  # fmt: skip
+    shared = _Shared(engine, remote, board, request)
+    done = run_within(task, remote.output, shared, replace(settings, restart=False), watch)
     with JobDirectory(remote.output) as directory:
         remote.deliver(directory)
     return done

@@ -4,10 +4,12 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import cloud
 from tilewright.formats import fetched
+from tilewright.runtime.stores.remote import Remote
 
 try:
     import obstore
@@ -202,8 +204,11 @@ def test_what_a_store_cannot_hold(run, store, far):
         assert code == 2 and said in errors, errors
     code, _, errors = run(*far[:-1], "s3://bucket/folder/")
     assert code == 2 and "only single files of generate" in errors
-    code, _, errors = run("draw", "--model", "portraits", "-n", "1", "-o", "s3://bucket/faces.npy")
-    assert code == 2 and "only single files of generate, classify, score and embed can be written to a store" in errors
+    code, _, errors = run("convolve", "-i", "in.npy", "-k", "mean", "-o", "s3://bucket/out.zarr")
+    assert code == 2 and "only single files of generate, classify, score, embed, draw and convolve can be" in errors
+    draw = ("draw", "--model", "portraits", "-n", "1", "-o", "s3://bucket/faces.npy")
+    code, _, errors = run(*draw, "--image", "grid.png")
+    assert code == 2 and "--image needs a local output, and the output is a URL" in errors
 
 
 def test_an_object_of_others_is_kept(run, store, far):
@@ -223,3 +228,65 @@ def test_two_runs_of_one_job(run, store, far):
     assert code == 4 and f"another run works on this job: process {os.getpid()} on" in errors
     assert "tilewright work s3://bucket/jobs/far.bin" in errors
     assert run(*far)[0] == 0
+
+
+FACES = ("draw", "--model", "portraits", "-n", "6", "--shard-size", "2")
+MEAN = ("convolve", "-i", "s3://bucket/in.npy", "-k", "mean", "--shard-size", "8")
+
+
+@pytest.fixture(name="volume")
+def _volume(run, store, rng):
+    """A volume, also in the store."""
+    np.save("in.npy", rng.random((24, 20, 20), np.float32))
+    obstore.put(store, "in.npy", Path("in.npy").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (FACES, "faces.npy"),
+        pytest.param(FACES, "faces.png", marks=pytest.mark.long),
+        pytest.param(FACES, "faces.txt", marks=pytest.mark.long),
+        pytest.param(FACES, "faces.bmp", marks=pytest.mark.long),
+        (MEAN, "out.npy"),
+        pytest.param(MEAN, "out.txt", marks=pytest.mark.long),
+        pytest.param(MEAN, "out.nii.gz", marks=pytest.mark.long),
+        pytest.param(MEAN, "out.tif", marks=pytest.mark.long),
+    ],
+)
+def test_images_and_volumes_by_url(run, store, volume, given, name, monkeypatch):
+    """What a shard wrote in place is in the store, too, until the output is there: so others can go on."""
+    for missing in {".gz": ["nibabel"], ".tif": ["tifffile"]}.get(os.path.splitext(name)[1], []):
+        pytest.importorskip(missing)
+    assert run(*given, "-o", name)[0] == 0
+    whole, url, count = Path(name).read_bytes(), f"s3://bucket/{name}", 3
+    with monkeypatch.context() as patched:
+        patched.setattr(Remote, "deliver", lambda remote, directory: 1 / 0)
+        assert run(*given, "-o", url)[0] == 5, "the run ends when it has all shards"
+    parts = {found["path"] for chunk in obstore.list(store, prefix=f"{name}.job") for found in chunk}
+    placed = [f"{name}.job/pieces/{number:05}" for number in range(count)]
+    assert parts.issuperset(placed) == name.endswith((".npy", ".tif"))
+    assert run("status", url)[1].startswith("stopped: 3 of 3 shards")
+    assert run("verify", url)[1].startswith("unfinished: 3 of 3 shards are there, and all that is there is intact")
+    obstore.delete(store, [f"{name}.job/shards/00001.part"])
+    code, out, errors = run("work", url)
+    assert code == 0 and "This worker made 1 shard" in out, errors
+    if parts.issuperset(placed):
+        obstore.put(store, placed[2], kept(store, placed[2])[:-1])
+    code, out, errors = run(*given, "-o", url)
+    assert code == 0 and kept(store, name) == whole, errors
+    parts = {found["path"] for chunk in obstore.list(store, prefix=f"{name}.job") for found in chunk}
+    assert not parts.intersection(placed) and os.listdir("copies/jobs") == []
+    assert run("verify", url)[1] == run("verify", name)[1] and "Nothing to do" in run(*given, "-o", url)[1]
+
+
+def test_repeated_ids_by_url(run, store, there):
+    """The merge makes records with a repeated id errors; the store gets the shards that it has changed."""
+    far = [*there[:-1], "s3://bucket/jobs/far.jsonl", "--shard-size", "200"]
+    far[far.index("s3://bucket/in.bin")] = "s3://bucket/in.jsonl"
+    lines = Path("in.jsonl").read_bytes()
+    obstore.put(store, "in.jsonl", lines + lines.splitlines(keepends=True)[0])
+    code, out, _ = run(*far)
+    assert code == 0 and "Bad records: 1 of 21" in out
+    code, out, _ = run("verify", far[-3])
+    assert code == 0 and out.startswith("intact"), out

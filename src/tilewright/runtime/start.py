@@ -124,6 +124,9 @@ def start(
     alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
     if url_of(job.output):
         check_engine(settings)
+        if getattr(job, "image", None):
+            raise UsageError("--image needs a local output, and the output is a URL",
+                             remedy="leave it out, or name the output .png")  # fmt: skip
     with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
         report.lead = engine.lead
         job = engine.share(job, settings.shared_files)

@@ -1,7 +1,9 @@
 """Inputs and models by URL, from a store in memory."""
 
+import gzip
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +85,14 @@ def test_urls_that_name_nothing(run, store, small):
         code, _, errors = run("classify", "--model", "m", "-i", url, "-o", "out.bin")
         assert code in (2, 3) and said in errors, errors
     obstore.put(store, "folder/a", b"1")
-    code, _, errors = run("classify", "--model", "m", "-i", "s3://bucket/folder", "-o", "out.bin")
+    code, _, errors = run("convolve", "-i", "s3://bucket/folder", "-k", "mean", "-o", "out.npy")
     assert code == 3 and "this is a folder of 1 objects; one object is wanted" in errors
+    code, _, errors = run("classify", "--model", "m", "-i", "s3://bucket/folder/*.jsonl", "-o", "out.bin")
+    assert code == 3 and "s3://bucket/folder/*.jsonl: there are no objects of this name. Check the URL" in errors
+    obstore.put(store, "folder/_a.jsonl", b"1")
+    obstore.delete(store, "folder/a")
+    code, _, errors = run("classify", "--model", "m", "-i", "s3://bucket/folder/", "-o", "out.jsonl")
+    assert code == 3 and "there is no such object" in errors
 
 
 def test_file_urls_are_paths(run, small, tmp_path):
@@ -290,3 +298,53 @@ def test_repeated_ids_by_url(run, store, there):
     assert code == 0 and "Bad records: 1 of 21" in out
     code, out, _ = run("verify", far[-3])
     assert code == 0 and out.startswith("intact"), out
+
+
+@pytest.fixture(name="folder")
+def _folder(store, small):
+    """A folder of files, also below data/ in the store, with a hidden one and one in a folder of its own."""
+    lines = Path("in.jsonl").read_bytes().splitlines(keepends=True)
+    texts = {
+        "a.jsonl": lines[:3],
+        "b.jsonl.gz": [gzip.compress(b"".join(lines[3:11]))],
+        "deep/c.jsonl": lines[11:],
+        "_SUCCESS": [b""],
+        "deep/.d.jsonl": [b"odd"],
+    }
+    os.makedirs("data/deep")
+    for name, parts in texts.items():
+        Path("data", name).write_bytes(b"".join(parts))
+        obstore.put(store, f"data/{name}", b"".join(parts))
+
+
+@pytest.mark.parametrize("given", ["data/", "data", "data/*.jsonl*", "data/**/*.jsonl", "da*/a.jsonl"])
+def test_many_inputs_by_url(run, store, small, folder, given):
+    """A folder and a pattern mean the same objects as they mean files, with the same ids."""
+    job = ("classify", "--model", "m", "--shard-size", "300", "-i")
+    assert run(*job, given, "-o", "near.jsonl")[0] == 0
+    far = (*job, f"s3://bucket/{given}", "-o", "far.jsonl")
+    code, _, errors = run(*far)
+    assert code == 0, errors
+    assert Path("far.jsonl").read_bytes() == Path("near.jsonl").read_bytes()
+    copied = {name for _, _, names in os.walk("copies/objects") for name in names}
+    assert not copied & {"_SUCCESS", ".d.jsonl"}
+    shutil.rmtree("copies")
+    code, out, errors = run(*far)
+    assert code == 0 and "Nothing to do" in out and "another time of change" not in out, errors
+
+
+def test_a_worker_reads_many_inputs_by_url(run, store, small, folder):
+    far = ("classify", "--model", "m", "--shard-size", "300", "-i", "s3://bucket/data/**/*.jsonl*", "-o")
+    assert run(*far, "far.jsonl")[0] == 0
+    shards = sorted(Path("far.jsonl.job/shards").iterdir())
+    whole = Path("far.jsonl").read_bytes()
+    for path in (shards[1], Path("far.jsonl"), Path("far.jsonl.job/report.json")):
+        path.unlink()
+    shutil.rmtree("copies")
+    code, out, errors = run("work", "far.jsonl")
+    assert code == 0 and "This worker made 1 shard" in out, errors
+    code, out, errors = run(*far, "far.jsonl")
+    assert code == 0 and f"All {len(shards)} shards were there" in out and Path("far.jsonl").read_bytes() == whole
+    obstore.put(store, "data/a.jsonl", Path("data/a.jsonl").read_bytes() + b"\n")
+    code, _, errors = run(*far, "far.jsonl")
+    assert code == 2 and "the job was begun for other results: input." in errors

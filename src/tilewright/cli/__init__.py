@@ -145,13 +145,15 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
         given = options.get(name)
         if not isinstance(given, str) or "://" not in given:
             continue
-        from tilewright.runtime.stores.inputs import fetch
+        from tilewright.runtime.stores.inputs import MANY, fetch, fetch_input
         from tilewright.runtime.stores.stage import staged
         from tilewright.runtime.stores.urls import is_url, local_path
 
         if not is_url(given):
             continue
-        if name not in WRITTEN or verb == "validate":
+        if name == "input" and verb in MANY:
+            found[name] = fetch_input(given)
+        elif name not in WRITTEN or verb == "validate":
             found[name] = fetch(given, folder=name in MODELS)
         elif (path := local_path(given)) is not None:
             found[name] = path

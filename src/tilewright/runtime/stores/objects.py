@@ -71,14 +71,15 @@ def _said(error: BaseException) -> str:
 
 
 class Objects:
-    """The objects whose URLs begin with `url` and a slash; names are what follows. url itself is the object "".
+    """The objects whose URLs begin with `url` and a slash; names are what follows. url itself is the object "". bucket:
+    the URL may be that of a whole bucket.
 
     Raises ResourceError, naming the URL, wherever the store refuses.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, bucket: bool = False) -> None:
         self.url = url.rstrip("/")
-        self._bucket, self._key = parts(self.url)
+        self._bucket, self._key = parts(self.url, bucket=bucket)
         self._store = open_bucket(self._bucket)
 
     def where(self, name: str) -> str:
@@ -86,7 +87,7 @@ class Objects:
         return f"{self.url}/{name}" if name else self.url
 
     def _path(self, name: str) -> str:
-        return f"{self._key}/{name}" if name else self._key
+        return f"{self._key}/{name}" if name and self._key else name or self._key
 
     def stat(self, name: str) -> Stat | None:
         """Size, tag and time of an object; None if it is not there."""
@@ -100,8 +101,8 @@ class Objects:
         """The objects below a folder, by their names, which include the folder's."""
         prefix = self._path(folder)
         with naming_store(self.where(folder)):
-            chunks = list(obstore().list(self._store, prefix=prefix))
-        start = len(self._key) + 1
+            chunks = list(obstore().list(self._store, prefix=prefix or None))
+        start = len(self._key) + bool(self._key)
         names = {found["path"][start:]: _stat(found) for chunk in chunks for found in chunk}
         if odd := [name for name in names if any(part in ("", ".", "..") for part in name.split("/")) and name]:
             raise InputError("a part of an object's name is empty, '.' or '..'", path=self.where(odd[0]),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cloud
+from gpt2_models import save
 from tilewright.formats import fetched
 from tilewright.runtime.stores.remote import Remote
 
@@ -348,3 +349,39 @@ def test_a_worker_reads_many_inputs_by_url(run, store, small, folder):
     obstore.put(store, "data/a.jsonl", Path("data/a.jsonl").read_bytes() + b"\n")
     code, _, errors = run(*far, "far.jsonl")
     assert code == 2 and "the job was begun for other results: input." in errors
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [("score", "out.jsonl"), ("score", "out.parquet"), ("embed", "out.npy"), ("embed", "out.jsonl"),
+     ("embed", "out.parquet")],
+)  # fmt: skip
+def test_scores_and_vectors_by_url(run, store, monkeypatch, verb, name):
+    """Input, model and output in the store; a worker makes a shard that is missing."""
+    from bert_models import random_texts, saved
+
+    if verb == "embed":
+        saved("bert", 0, Path("m"))
+    else:
+        save(Path("m"))
+    texts = random_texts(30) if verb == "embed" else [f"the cat {n}" for n in range(60)]
+    lines = [json.dumps({"id": f"s{n}", "text": text}) for n, text in enumerate(texts)]
+    Path("in.jsonl").write_text("\n".join([*lines, "odd"]) + "\n")
+    for path in (*Path("m").iterdir(), Path("in.jsonl")):
+        obstore.put(store, str(path), path.read_bytes())
+    given, url = ("--shard-size", "1500"), f"s3://bucket/{name}"
+    assert run(verb, "--model", "m", "-i", "in.jsonl", "-o", name, *given)[0] == 0
+    far = (verb, "--model", "s3://bucket/m", "-i", "s3://bucket/in.jsonl", "-o", url, *given)
+    with monkeypatch.context() as patched:
+        patched.setattr(Remote, "deliver", lambda remote, directory: 1 / 0)
+        assert run(*far)[0] == 5
+    obstore.delete(store, [f"{name}.job/shards/00001.part"])
+    assert run("status", url)[1].startswith("stopped: ")
+    code, out, errors = run("work", url)
+    assert code == 0 and "This worker made 1 shard" in out, errors
+    code, out, errors = run(*far)
+    assert code == 0 and "shards were there: the output was made of them" in out, errors
+    assert kept(store, name) == Path(name).read_bytes()
+    assert run("verify", url)[1].startswith("intact")
+    assert "Nothing to do" in run(*far)[1]

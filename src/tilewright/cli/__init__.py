@@ -146,6 +146,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
         if not isinstance(given, str) or "://" not in given:
             continue
         from tilewright.runtime.stores.inputs import MANY, fetch, fetch_input
+        from tilewright.runtime.stores.place import output_at
         from tilewright.runtime.stores.stage import staged
         from tilewright.runtime.stores.urls import is_url, local_path
 
@@ -158,7 +159,8 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
         elif (path := local_path(given)) is not None:
             found[name] = path
         elif name == "output" and verb in JOB_READERS:
-            found[name] = opened.enter_context(staged(given.removesuffix("/").removesuffix(".job")))
+            named = output_at(given) or given.removesuffix("/").removesuffix(".job")
+            found[name] = opened.enter_context(staged(named))
         elif name == "output" and verb in STORED and not given.endswith(("/", ".zarr")):
             found[name] = opened.enter_context(staged(given))
         else:

@@ -85,8 +85,8 @@ class JobOptions:
         Option(
             "--job-dir",
             metavar="DIR",
-            help="Store the state of a new job in DIR. Later runs find it without the option. Each job needs its "
-            "own DIR.",
+            help="Store the state of a new job in DIR; for an output by URL, below the URL DIR. Later runs find it "
+            "without the option. Each job needs its own DIR.",
             show_default="OUTPUT.job, beside the output",
             rich_help_panel=RUNS,
         ),

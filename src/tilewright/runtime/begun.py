@@ -18,6 +18,7 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Assembling, Reading
 from tilewright.runtime.start import VerbTask, engine_of, workers_of
+from tilewright.runtime.stores.stage import url_of
 from tilewright.runtime.stores.views import mirror
 
 
@@ -49,8 +50,8 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
     check_part(settings)
     begun = Begun(manifest.cut, 0, "new", (), task.workers, manifest.fingerprint)
-    mirror(output)
-    path = chosen(resolved(output), settings.job_dir)
+    mirror(output, job_dir=settings.job_dir)
+    path = chosen(resolved(output), None if url_of(output) else settings.job_dir)
     outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
     if settings.keep_others:
         if os.path.isdir(path):

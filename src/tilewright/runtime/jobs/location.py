@@ -70,7 +70,7 @@ def chosen(output: str, given: str | None) -> str:
         return there or beside
     if "://" in given:
         what = f"--job-dir is the URL {given!r}, and the output is a local one"
-        raise UsageError(what, path=output, remedy="give --job-dir a local directory")
+        raise UsageError(what, path=output, remedy="give --job-dir a local directory, or write the output to a URL")
     wanted = resolved(given)
     now = there or (beside if os.path.isdir(beside) else wanted)
     if now != wanted:

@@ -19,6 +19,7 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.task import DOUBTED, Engine, Job, Task, Watch
 from tilewright.runtime.stores.board import Board, SharedShards
 from tilewright.runtime.stores.objects import Objects
+from tilewright.runtime.stores.place import settle
 from tilewright.runtime.stores.remote import Publishing, Remote
 
 JOIN = "wait for it, or join it with `tilewright work {}`"
@@ -31,9 +32,10 @@ def run_at(
 
     Raises what `run_within` raises, and ResourceError wherever the store refuses.
     """
-    remote = Remote(url, output)
+    remote = Remote(url, output, settings.job_dir)
     with Board(remote.store) as board, board.leading(JOIN.format(url)):
-        return _run(remote, board, task, engine, settings, watch, request)
+        settle(remote.store, url)
+        return _run(remote, board, task, engine, replace(settings, job_dir=None), watch, request)
 
 
 def check_engine(settings: Settings) -> None:
@@ -41,9 +43,6 @@ def check_engine(settings: Settings) -> None:
     if settings.engine not in (None, "inline", "local"):
         raise UsageError(f"the engine {settings.engine} needs a local output, and the output is a URL",
                          remedy="leave out --engine, and run `tilewright work URL` on each further node")  # fmt: skip
-    if settings.job_dir is not None:
-        raise UsageError("--job-dir needs a local output, and the output is a URL",
-                         remedy="leave it out: the state is stored below the URL of the output")  # fmt: skip
     if settings.part is not None:
         raise UsageError("--part needs a local output, and the output is a URL",
                          remedy="leave it out, and run `tilewright work URL` on each further node")  # fmt: skip

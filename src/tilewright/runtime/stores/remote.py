@@ -1,4 +1,4 @@
-"""The state of a job in a store, URL.job/, and its copy in a local job directory.
+"""The state of a job in a store, below URL.job/ or where --job-dir says (place.py), and its copy in a local directory.
 
 manifest.json, contents.json, shards/, errors/, report.json   as in a local job directory (jobs/directory.py)
 pieces/00042     what shard 42 wrote in place (jobs/pieces.py), piece after piece; until the output is there
@@ -27,11 +27,13 @@ from tilewright.errors import InputError
 from tilewright.formats.files import BLOCK_BYTES, naming
 from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, REQUEST, STAGE, JobDirectory, Record
 from tilewright.runtime.jobs.durable import Folder
+from tilewright.runtime.jobs.location import OWNER
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
 from tilewright.runtime.jobs.pieces import TITLE, Piece, Tree, parsed
 from tilewright.runtime.jobs.record import TRAILER_BYTES, error_name, part_name
 from tilewright.runtime.stores.board import CLAIMS, LEAD, WORKERS
 from tilewright.runtime.stores.objects import Objects, Stat
+from tilewright.runtime.stores.place import state_of
 
 SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
 DELIVERING, PIECES = "delivering", "pieces"
@@ -47,11 +49,12 @@ class Delivered(Sealed, frozen=True):
 
 
 class Remote:
-    """The job of the output `url`, and the directory `output`.job, in which it is worked on."""
+    """The job of the output `url`, and the directory `output`.job, in which it is worked on. job_dir: the value of
+    --job-dir, for the run that begins the job. Raises as `place.state_of`."""
 
-    def __init__(self, url: str, output: str) -> None:
+    def __init__(self, url: str, output: str, job_dir: str | None = None) -> None:
         self.url, self.output, self.path = url, output, f"{output}.job"
-        self.store = Objects(f"{url}.job")
+        self.store = Objects(state_of(url, job_dir))
         self._kept: dict[int, tuple[int, int]] = {}  # (bytes, mtime in ns) of local shards that the store has, too
 
     # from the store
@@ -184,7 +187,7 @@ class Remote:
     def clear(self) -> None:
         """Remove the job from the store, but for its workers."""
         names = self.store.names()
-        self.store.delete([name for name in names if name.partition("/")[0] not in (LEAD, WORKERS)])
+        self.store.delete([name for name in names if name.partition("/")[0] not in (LEAD, WORKERS, OWNER)])
 
     def push_logs(self, who: str) -> None:
         """Copy what the workers of this process said."""

@@ -17,13 +17,14 @@ from tilewright.runtime.stores.remote import Remote
 from tilewright.runtime.stores.stage import url_of
 
 
-def mirror(output: str, *, whole: bool = False) -> Remote | None:
+def mirror(output: str, *, whole: bool = False, job_dir: str | None = None) -> Remote | None:
     """Copy the state of the job for which a local output stands; None for a local output and for a job that has not
-    begun. whole: with the bytes of its shards and of the output. Raises ResourceError."""
+    begun. whole: with the bytes of its shards and of the output. job_dir: the value of --job-dir, of a plan. Raises
+    ResourceError, and UsageError if the state is not there."""
     url = url_of(output)
     if url is None:
         return None
-    remote = Remote(url, output)
+    remote = Remote(url, output, job_dir)
     there = remote.pull_output(hole=not whole)
     if remote.manifest() is None:
         return None

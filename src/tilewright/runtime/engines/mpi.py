@@ -16,6 +16,7 @@ from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.packages import install_command
+from tilewright.runtime.engines.far_deaths import send
 from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
@@ -83,8 +84,8 @@ class Mpi(Engine):
 
     def share(self, job: J, shared: str) -> J:
         """As `Staging.share`. From now on rank 0's thread for messages is the only one that calls MPI there."""
-        job = self._staging.share(job, shared)
-        self._witness.tell(folder=self._staging.folder)
+        job = self._staging.share(job, shared, self._witness.listen)
+        self._witness.tell(folder=self._staging.folder, home=self._staging.home)
         if self.lead:
             self._serve()
         return job
@@ -124,11 +125,16 @@ class Mpi(Engine):
             traceback.print_exception(error)
         what = error if isinstance(error, TilewrightError) else repr(error)
         last = f"rank {self._comm.rank} on {os.uname().nodename}: {what}\n"
+        blamed = isinstance(error, Exception) and not isinstance(error, TilewrightError)
+        shard, record = self._shard if blamed else None, self._witness.record
+        short = isinstance(error, MemoryError)  # of memory, as where the kernel kills
         if self._logs:
             add_line(self._logs, LOG, last)
-            if self._shard is not None and isinstance(error, Exception) and not isinstance(error, TilewrightError):
-                short = isinstance(error, MemoryError)  # of memory, as where the kernel kills
-                note_death(self._logs, self._shard, self._witness.record, repr(error), killed=short)
+            if shard is not None and not self._staging.home:
+                note_death(self._logs, shard, record, repr(error), killed=short)
+        if self._staging.home:
+            death = {"shard": shard, "record": record, "why": repr(error), "killed": short, "said": last}
+            send(self._staging.home, death)
         sys.stderr.write(last)
         sys.stderr.flush()
         self._end(getattr(error, "exit_code", 5))
@@ -205,7 +211,10 @@ class Mpi(Engine):
             record = self._tally.add(directory, run_shard(worker, directory, shard, beat, doubted=given.doubted))
         except TilewrightError:
             if given.doubted:  # this output has no errors of records: the job ends, and the next run tries them again
-                forget_deaths(directory.logs.path, given.shard)
+                if self._staging.home:
+                    send(self._staging.home, {"shard": given.shard, "forget": True})
+                else:
+                    forget_deaths(directory.logs.path, given.shard)
             raise
         self._at(None)
         return record

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -72,16 +72,18 @@ class Staging:
     def __init__(self, comm: Any, node: Any) -> None:
         self._comm, self._node = comm, node
         self.folder: str | None = None
+        self.home = ""  # where a node that has files of its own reports deaths
         self.facts: dict[str, Any] = {}
 
-    def share(self, job: J, shared: str) -> J:
-        """The job as this rank runs it. shared: "auto", "yes" or "no". Raises UsageError and ResourceError."""
+    def share(self, job: J, shared: str, listen: Callable[[], str]) -> J:
+        """The job as this rank runs it. shared: "auto", "yes" or "no". listen: `Witness.listen`, for rank 0. Raises
+        UsageError and ResourceError."""
         if shared == "yes" or self._node.size == self._comm.size:  # or there is one node
             return job
         leaders = self._comm.Split(0 if self._node.rank == 0 else 1, self._comm.rank)
         lead = self._comm.rank == 0
         offer: Offer = self._comm.bcast(self._offer(job, shared) if lead else None)
-        sees = None
+        sees, lacking = None, 0
         if self._node.rank == 0:
             sees = lead or (shared == "auto" and _sees(offer))
             lacking = leaders.allreduce(0 if sees else 1)
@@ -89,9 +91,11 @@ class Staging:
                 _forget(offer)
             if lacking:
                 self._send(leaders, offer, sees=sees, lacking=lacking)
-        if self._node.bcast(sees):
+        sees = self._node.bcast(sees)
+        home = self._comm.bcast(listen() if lead and lacking else "")
+        if sees:
             return job
-        self.folder = self._node.bcast(self.folder)
+        self.folder, self.home = self._node.bcast(self.folder), home
         return staged(offer, self.folder)
 
     def notices(self) -> list[str]:

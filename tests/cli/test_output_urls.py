@@ -101,10 +101,8 @@ def test_what_a_store_cannot_hold(run, store, far):
     }.items():
         code, _, errors = run(*far, *words)
         assert code == 2 and said in errors, errors
-    code, _, errors = run(*far[:-1], "s3://bucket/folder/")
-    assert code == 2 and "only single files of generate" in errors
-    code, _, errors = run("convolve", "-i", "in.npy", "-k", "mean", "-o", "s3://bucket/out.zarr")
-    assert code == 2 and "only single files of generate, classify, score, embed, draw and convolve can be" in errors
+    code, _, errors = run("draw", "--model", "portraits", "-n", "1", "-o", "a.npy", "--image", "s3://bucket/a.png")
+    assert code == 2 and "only the outputs of generate, classify, score, embed, draw and convolve can be" in errors
     draw = ("draw", "--model", "portraits", "-n", "1", "-o", "s3://bucket/faces.npy")
     code, _, errors = run(*draw, "--image", "grid.png")
     assert code == 2 and "--image needs a local output, and the output is a URL" in errors
@@ -129,6 +127,20 @@ def test_two_runs_of_one_job(run, store, far):
     assert run(*far)[0] == 0
 
 
+def files(path):
+    """The bytes of a file, or of all files of a folder by name."""
+    if os.path.isfile(path):
+        return {"": Path(path).read_bytes()}
+    found = [os.path.join(at, name) for at, _, names in os.walk(path) for name in names]
+    return {os.path.relpath(one, path): Path(one).read_bytes() for one in found}
+
+
+def objects(store, name):
+    """The same of an object, or of those below it."""
+    found = {one["path"] for chunk in obstore.list(store, prefix=name) for one in chunk} or {name}
+    return {path.removeprefix(name).strip("/"): kept(store, path) for path in found}
+
+
 FACES = ("draw", "--model", "portraits", "-n", "6", "--shard-size", "2")
 MEAN = ("convolve", "-i", "s3://bucket/in.npy", "-k", "mean", "--shard-size", "8")
 
@@ -147,7 +159,9 @@ def _volume(run, store, rng):
         pytest.param(FACES, "faces.png", marks=pytest.mark.long),
         pytest.param(FACES, "faces.txt", marks=pytest.mark.long),
         pytest.param(FACES, "faces.bmp", marks=pytest.mark.long),
+        pytest.param(FACES, "faces/", marks=pytest.mark.long),
         (MEAN, "out.npy"),
+        (MEAN, "out.zarr"),
         pytest.param(MEAN, "out.txt", marks=pytest.mark.long),
         pytest.param(MEAN, "out.nii.gz", marks=pytest.mark.long),
         pytest.param(MEAN, "out.tif", marks=pytest.mark.long),
@@ -155,27 +169,25 @@ def _volume(run, store, rng):
 )
 def test_images_and_volumes_by_url(run, store, volume, given, name, monkeypatch):
     """What a shard wrote in place is in the store, too, until the output is there: so others can go on."""
-    for missing in {".gz": ["nibabel"], ".tif": ["tifffile"]}.get(os.path.splitext(name)[1], []):
-        pytest.importorskip(missing)
     assert run(*given, "-o", name)[0] == 0
-    whole, url, count = Path(name).read_bytes(), f"s3://bucket/{name}", 3
+    bare, url, count = name.rstrip("/"), f"s3://bucket/{name}", 3
+    whole = files(bare)
     with monkeypatch.context() as patched:
         patched.setattr(Remote, "deliver", lambda remote, directory: 1 / 0)
         assert run(*given, "-o", url)[0] == 5, "the run ends when it has all shards"
-    parts = {found["path"] for chunk in obstore.list(store, prefix=f"{name}.job") for found in chunk}
-    placed = [f"{name}.job/pieces/{number:05}" for number in range(count)]
-    assert parts.issuperset(placed) == name.endswith((".npy", ".tif"))
+    parts = objects(store, f"{bare}.job")
+    placed = [f"pieces/{number:05}" for number in range(count)]
+    assert (parts.keys() >= {*placed}) == name.endswith((".npy", ".tif", ".zarr", "/"))
     assert run("status", url)[1].startswith("stopped: 3 of 3 shards")
     assert run("verify", url)[1].startswith("unfinished: 3 of 3 shards are there, and all that is there is intact")
-    obstore.delete(store, [f"{name}.job/shards/00001.part"])
-    code, out, errors = run("work", url)
+    obstore.delete(store, [f"{bare}.job/shards/00001.part"])
+    code, out, errors = run("work", url.rstrip("/"))
     assert code == 0 and "This worker made 1 shard" in out, errors
-    if parts.issuperset(placed):
-        obstore.put(store, placed[2], kept(store, placed[2])[:-1])
+    if placed[2] in parts:
+        obstore.put(store, f"{bare}.job/{placed[2]}", parts[placed[2]][:-1])
     code, out, errors = run(*given, "-o", url)
-    assert code == 0 and kept(store, name) == whole, errors
-    parts = {found["path"] for chunk in obstore.list(store, prefix=f"{name}.job") for found in chunk}
-    assert not parts.intersection(placed) and os.listdir("copies/jobs") == []
+    assert code == 0 and objects(store, bare) == whole, errors
+    assert not objects(store, f"{bare}.job").keys() & {*placed} and os.listdir("copies/jobs") == []
     assert run("verify", url)[1] == run("verify", name)[1] and "Nothing to do" in run(*given, "-o", url)[1]
 
 
@@ -252,3 +264,22 @@ def test_the_state_below_another_url(run, store, small, far):
     assert run(*far[:-1], "s3://bucket/jobs/third.bin")[0] == 0
     code, _, errors = run(*far[:-1], "s3://bucket/jobs/third.bin", "--job-dir", "s3://bucket/state/three")
     assert code == 2 and "the state of this job is in s3://bucket/jobs/third.bin.job, and" in errors
+
+
+@pytest.mark.parametrize("options", [(), pytest.param(("--per-input",), marks=pytest.mark.long)])
+def test_a_folder_of_parts_by_url(run, store, small, there, options):
+    """Objects of an earlier output go only with --force; _SUCCESS is written last."""
+    job = ("classify", "--model", "m", "-i", "in.jsonl", "--shard-size", "300", *options, "-o")
+    assert run(*job, "near/")[0] == 0
+    obstore.put(store, "far/theirs", b"1")
+    code, _, errors = run(*job, "s3://bucket/far/")
+    assert code == 2 and "or give --force to replace all that is there" in errors
+    code, _, errors = run(*job, "s3://bucket/far/", "--force")
+    assert code == 0 and objects(store, "far") == files("near") and "_SUCCESS" in files("near"), errors
+    assert "Nothing to do" in run(*job, "s3://bucket/far/")[1]
+    assert run("verify", "s3://bucket/far")[1] == run("verify", "near")[1]
+    obstore.put(store, "far/_SUCCESS", b"odd")
+    assert run("verify", "s3://bucket/far")[0] == 1 and run(*job, "s3://bucket/far/")[0] == 2
+    obstore.delete(store, ["far.job/shards/00001.part", "far.job/report.json"])
+    assert "This worker made 1 shard" in run("work", "s3://bucket/far/")[1]
+    assert run(*job, "s3://bucket/far/", "--force")[0] == 0 and objects(store, "far") == files("near")

@@ -161,11 +161,11 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
         elif name == "output" and verb in JOB_READERS:
             named = output_at(given) or given.removesuffix("/").removesuffix(".job")
             found[name] = opened.enter_context(staged(named))
-        elif name == "output" and verb in STORED and not given.endswith(("/", ".zarr")):
-            found[name] = opened.enter_context(staged(given))
+        elif name == "output" and verb in STORED:
+            found[name] = opened.enter_context(staged(given)) + "/" * given.endswith("/")
         else:
             verbs = f"{', '.join(STORED[:-1])} and {STORED[-1]}"
-            what = f"the {name} is the URL {given!r}; only single files of {verbs} can be written to a store"
+            what = f"the {name} is the URL {given!r}; only the outputs of {verbs} can be written to a store"
             raise UsageError(what, remedy="write to a local file, and copy it")
     return found
 

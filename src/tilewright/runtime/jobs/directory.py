@@ -186,10 +186,12 @@ class JobDirectory:
     def remove(self) -> None:
         """Remove the whole directory; only the holder of the lease may call this. The lease is removed last, so no
         other run finds half a job."""
-        for name in (*(name for name in self.root.names() if name != LEASE), LEASE):
-            self.root.remove(name)
+        for name in self.root.names():
+            if name != LEASE:
+                self.root.remove(name)
         if not self.is_beside:
             forget(self.output, self.path)
+        self.root.remove(LEASE)
         if self.root.made:
             with naming(self.path, "remove"):
                 os.rmdir(self.path)

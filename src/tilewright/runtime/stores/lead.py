@@ -18,7 +18,6 @@ from tilewright.runtime.jobs.run import check_cut, run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.task import DOUBTED, Engine, Job, Task, Watch
 from tilewright.runtime.stores.board import Board, SharedShards
-from tilewright.runtime.stores.objects import Objects
 from tilewright.runtime.stores.place import settle
 from tilewright.runtime.stores.remote import Publishing, Remote
 
@@ -53,9 +52,9 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
     found = remote.manifest()
     delivered = remote.delivered() if found else False
     finished = delivered and not settings.retry_failed
-    if settings.keep_others and not delivered and not remote.delivering() and Objects(remote.url).stat(""):
+    if settings.keep_others and not delivered and not remote.delivering() and remote.result.tag():
         raise UsageError("there is an object at the output's URL that this job has not made", path=remote.url,
-                         remedy="choose another output, or give --force to replace it")  # fmt: skip
+                         remedy="choose another output, or give --force to replace all that is there")  # fmt: skip
     if settings.restart:
         remote.clear()
         found, finished = None, False
@@ -94,7 +93,7 @@ def _finished(remote: Remote, engine: Engine) -> Report | None:
     if not whole or (report.figures.get(DOUBTED) and engine.watches):
         os.unlink(os.path.join(remote.path, REPORT))
         return None
-    remote.pull_output()  # a comparison with answers reads it
+    remote.result.download()  # a comparison with answers reads it
     return msgspec.structs.replace(report, computed=0, seconds={})
 
 

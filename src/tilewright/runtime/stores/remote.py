@@ -4,11 +4,11 @@ manifest.json, contents.json, shards/, errors/, report.json   as in a local job 
 pieces/00042     what shard 42 wrote in place (jobs/pieces.py), piece after piece; until the output is there
 job.json         the job itself, for workers that join it
 logs/            what the workers said
-delivered.json   the ETag of the output that the report is of; an object `delivering` while the output is replaced
+delivered.json   the tag of the output that the report is of; an object `delivering` while the output is replaced
 lead, taken/, workers/   who works on it (board.py); taken/ and workers/ are removed when the output is there
 
-Shards that write in place write to the local directory of their process. An output is one file, which the process that
-leads makes of all pieces, on its disk. Then it is uploaded and replaces the object at once.
+Shards that write in place write to the local directory of their process. The process that leads puts all pieces
+together on its disk, and uploads the output (output.py).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tilewright.runtime.jobs.pieces import TITLE, Piece, Tree, parsed
 from tilewright.runtime.jobs.record import TRAILER_BYTES, error_name, part_name
 from tilewright.runtime.stores.board import CLAIMS, LEAD, WORKERS
 from tilewright.runtime.stores.objects import Objects, Stat
+from tilewright.runtime.stores.output import TRANSFERS, Output
 from tilewright.runtime.stores.place import state_of
 
 SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
 DELIVERING, PIECES = "delivering", "pieces"
-TRANSFERS = 16  # at once: a request takes some milliseconds, most of them in the network
 PENDING = 64  # shards that wait for their upload; then the work waits for them
 
 
 class Delivered(Sealed, frozen=True):
-    """The output that a report is of. manifest: the seal of the job's. etag: of the output."""
+    """The output that a report is of. manifest: the seal of the job's. etag: the output's, see `Output.tag`."""
 
     manifest: str
     etag: str
@@ -54,7 +54,7 @@ class Remote:
 
     def __init__(self, url: str, output: str, job_dir: str | None = None) -> None:
         self.url, self.output, self.path = url, output, f"{output}.job"
-        self.store = Objects(state_of(url, job_dir))
+        self.store, self.result = Objects(state_of(url, job_dir)), Output(url, output)
         self._kept: dict[int, tuple[int, int]] = {}  # (bytes, mtime in ns) of local shards that the store has, too
 
     # from the store
@@ -102,20 +102,6 @@ class Remote:
         self._note_kept()
         return bad
 
-    def pull_output(self, *, hole: bool = False) -> bool:
-        """Copy the output; False if there is none. hole: a file of its size without its bytes."""
-        output = Objects(self.url)
-        if (found := output.stat("")) is None:
-            return False
-        with suppress(FileNotFoundError):
-            os.unlink(self.output)
-        if hole:
-            with open(self.output, "wb") as file:
-                file.truncate(found.size)
-        else:
-            output.download("", self.output, found.tag)
-        return True
-
     def pull_report(self) -> bool:
         """Copy the report; False if there is none."""
         got = self.store.get(REPORT)
@@ -128,8 +114,7 @@ class Remote:
         got, manifest = self.store.get(DELIVERED), self.manifest()
         with suppress(Damaged):
             said = unseal(got[0], Delivered) if got else None
-            found = Objects(self.url).stat("")
-            return bool(said and found and manifest and (said.manifest, said.etag) == (manifest.seal, found.tag))
+            return bool(said and manifest and (said.manifest, said.etag) == (manifest.seal, self.result.tag()))
         return False
 
     def delivering(self) -> bool:
@@ -175,7 +160,7 @@ class Remote:
             if record and self._kept.get(number) != self._status(number):
                 self.publish(record, again=True)
         self.store.put(DELIVERING, b"")
-        etag = Objects(self.url).upload("", self.output)
+        etag = self.result.upload()
         said = seal(Delivered(manifest=directory.manifest.seal, etag=etag))
         self.store.put(DELIVERED, encoded(said))
         self.store.delete([DELIVERING])
@@ -236,7 +221,8 @@ class Remote:
             with naming(path, "read"), open(path, "rb") as file:
                 for piece in pieces:
                     for at in range(0, piece.size, BLOCK_BYTES):
-                        tree.put(piece.name, piece.offset + at, file.read(min(BLOCK_BYTES, piece.size - at)))
+                        block = file.read(min(BLOCK_BYTES, piece.size - at))
+                        tree.put(piece.name, piece.offset + at, block, whole=bool(piece.name))
                 return file.tell() == sum(piece.size for piece in pieces)
 
     @contextmanager

@@ -37,11 +37,12 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def request_of(job: Any) -> bytes:
-    """The content of job.json. job: the dataclass of a verb's options; its output is left out."""
+    """The content of job.json. job: the dataclass of a verb's options; of its output only the last slash is kept."""
     verb = type(job).__module__.split(".")[-2]
     fields = msgspec.to_builtins(replace(job, source=None) if hasattr(job, "source") else job)
     fields.pop("source", None)  # what was found of the input: each worker finds it again
-    fields["output"], fields["answers"] = "", None  # a worker compares nothing
+    is_folder = job.output.endswith("/") or (verb == "draw" and os.path.isdir(job.output))
+    fields["output"], fields["answers"] = "/" * is_folder, None  # a worker knows the name, and compares nothing
     fields["settings"] = {name: fields["settings"][name] for name in DECIDING}
     for name in PATHS:
         if isinstance(given := fields.get(name), str):
@@ -84,7 +85,7 @@ def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]
         job = kind(**{name: msgspec.convert(value, hints[name], strict=False) for name, value in request.job.items()})
     except (msgspec.MsgspecError, KeyError, TypeError, UsageError) as error:
         raise UsageError(f"this is not a job that can be joined: {error}", path=where, remedy=SAME) from error
-    job = replace(job, output=output)
+    job = replace(job, output=output.rstrip("/") + "/" * (job.output == "/"))
     for name in PATHS:
         if isinstance(given := getattr(job, name, None), str) and is_url(given):
             is_many = name == "input" and request.verb in MANY

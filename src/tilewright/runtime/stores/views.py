@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from tilewright.errors import UsageError
-from tilewright.formats.files import InputFile
 from tilewright.runtime.jobs import made, merge
 from tilewright.runtime.jobs import status as local
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -25,13 +25,17 @@ def mirror(output: str, *, whole: bool = False, job_dir: str | None = None) -> R
     if url is None:
         return None
     remote = Remote(url, output, job_dir)
-    there = remote.pull_output(hole=not whole)
+    there = remote.result.download(hole=not whole)
     if remote.manifest() is None:
         return None
     remote.pull(records_alone=not whole)
     if remote.pull_report() and there and remote.delivered():
-        with JobDirectory(output, make=True) as directory, InputFile(output, "output") as file:
-            made.note(directory, [file.fd])  # it may be replaced
+        fd = os.open(output, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with JobDirectory(output, make=True) as directory:
+                made.note(directory, [fd])  # it may be replaced
+        finally:
+            os.close(fd)
     return remote
 
 

@@ -1,4 +1,4 @@
-"""`status`, `verify` and `plan` of a job in a store: its files, or their records alone, are copied and then read."""
+"""`status`, `verify` and `plan` of a job in a store: the job's files, or only the records in them, are downloaded."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from tilewright.runtime.stores.stage import url_of
 
 
 def mirror(output: str, *, whole: bool = False, job_dir: str | None = None) -> Remote | None:
-    """Copy the state of the job for which a local output stands; None for a local output and for a job that has not
-    begun. whole: with the bytes of its shards and of the output. job_dir: the value of --job-dir, of a plan. Raises
-    ResourceError, and UsageError if the state is not there."""
+    """Download the state of a job in a store; None for a local output and for a job that has not started.
+
+    output: the staged path. whole: also the bytes of the shards and of the output. job_dir: the value of --job-dir, for
+    a plan. Raises ResourceError, and UsageError if the state is not there.
+    """
     url = url_of(output)
     if url is None:
         return None
@@ -33,7 +35,7 @@ def mirror(output: str, *, whole: bool = False, job_dir: str | None = None) -> R
         fd = os.open(output, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with JobDirectory(output, make=True) as directory:
-                made.note(directory, [fd])  # it may be replaced
+                made.note(directory, [fd])  # marks the copy as this job's output, so that it may be replaced
         finally:
             os.close(fd)
     return remote
@@ -48,7 +50,7 @@ def _found(output: str, *, whole: bool) -> Remote | None:
 
 
 def status(output: str) -> local.Status:
-    """As `jobs.status.status`, also for an output that stands for one in a store."""
+    """As `jobs.status.status`, also for the staged path of an output in a store."""
     remote = _found(output, whole=False)
     found = local.status(output)
     if remote:
@@ -64,7 +66,7 @@ def status(output: str) -> local.Status:
 
 
 def _with_workers(found: local.Status, keys: Keys) -> local.Status:
-    """The status with those who work on the job now."""
+    """The status, with the processes that work on the job now."""
     board = Board(keys).watched()
     names = [name.partition("/")[2] for name in sorted(keys.names(WORKERS))]
     members = {name: who for name in names if board.alive(name) and (who := member_of(keys, name))}
@@ -79,6 +81,6 @@ def _with_workers(found: local.Status, keys: Keys) -> local.Status:
 
 
 def verify(output: str) -> merge.Verified:
-    """As `jobs.merge.verify`, also for an output that stands for one in a store."""
+    """As `jobs.merge.verify`, also for the staged path of an output in a store."""
     _found(output, whole=True)
     return merge.verify(output)

@@ -137,7 +137,7 @@ class Staging:
         files = tuple(_sources(job))
         folders = frozenset(name for name in WRITTEN if os.path.isdir(getattr(job, name, None) or ""))
         token = secrets.token_hex(16)
-        folder = os.path.dirname(os.path.abspath(job.settings.job_dir or job_path(job.output)))
+        folder = os.path.dirname(os.path.abspath((job.settings.job_dir or job_path(job.output)).rstrip("/")))
         probe = os.path.join(folder, f".tilewright-{token[:8]}.tmp"), token.encode()
         with suppress(OSError):  # if the folder cannot be written, the job itself raises a better error later
             fd = os.open(probe[0], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)

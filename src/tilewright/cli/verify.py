@@ -19,7 +19,7 @@ class Options:
     """One field per option."""
 
     output: Annotated[
-        str, Argument(metavar="OUTPUT", help="The output of the job, its URL, or the directory with its state.")
+        str, Argument(metavar="OUTPUT", help="Path or URL of the job's output, or the directory with the job's state.")
     ]
     json: Json = False
 

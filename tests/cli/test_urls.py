@@ -67,7 +67,7 @@ def test_urls_that_name_nothing(run, store, small):
         code, _, errors = run("classify", "--model", "m", "-i", url, "-o", "out.bin")
         assert code in (2, 3) and said in errors, errors
     obstore.put(store, "folder/a", b"1")
-    code, _, errors = run("convolve", "-i", "s3://bucket/folder", "-k", "mean", "-o", "out.npy")
+    code, _, errors = run("convolve", "-i", "s3://bucket/folder", "-k", "box:1", "-o", "out.npy")
     assert code == 3 and "this is a folder of 1 objects; one object is wanted" in errors
     code, _, errors = run("classify", "--model", "m", "-i", "s3://bucket/folder/*.jsonl", "-o", "out.bin")
     assert code == 3 and "s3://bucket/folder/*.jsonl: there are no objects of this name. Check the URL" in errors
@@ -129,7 +129,12 @@ def _folder(store, small):
         obstore.put(store, f"data/{name}", b"".join(parts))
 
 
-@pytest.mark.parametrize("given", ["data/", "data", "data/*.jsonl*", "data/**/*.jsonl", "da*/a.jsonl"])
+SLOW = ("data", "data/*.jsonl*", "da*/a.jsonl")
+
+
+@pytest.mark.parametrize(
+    "given", ["data/", "data/**/*.jsonl", *(pytest.param(o, marks=pytest.mark.long) for o in SLOW)]
+)
 def test_many_inputs_by_url(run, store, small, folder, given):
     """A folder and a pattern mean the same objects as they mean files, with the same ids."""
     job = ("classify", "--model", "m", "--shard-size", "300", "-i")

@@ -54,8 +54,9 @@ class Remote:
     for the run that starts the job. Raises as `place.state_of`."""
 
     def __init__(self, url: str, output: str, job_dir: str | None = None) -> None:
-        self.url, self.output, self.path = url, output, f"{output}.job"
-        self.store, self.result = Objects(state_of(url, job_dir)), Output(url, output)
+        self.url, self.output = url, output.rstrip("/")
+        self.path = f"{self.output}.job"
+        self.store, self.result = Objects(state_of(url, job_dir)), Output(url, self.output)
         self._kept: dict[int, tuple[int, int]] = {}  # (bytes, mtime in ns) of local shards that are in the store
 
     # from the store

@@ -219,18 +219,19 @@ def test_what_no_rank_would_tell_is_not_heard(ranks, tmp_path, line):
     assert json.loads(logged(tmp_path, "deaths.jsonl"))["shard"] == 7
 
 
-def listening(name):
-    """Where nodes without the logs report deaths to the witness of this name, as rank 0 asks it."""
+@pytest.fixture(name="home")
+def _home(ranks):
+    """Where nodes without the logs report deaths, to the witness of `ranks`, as rank 0 asks it."""
     rank = Witness.__new__(Witness)
-    rank.record, rank._socket = None, module.connected(name)
-    return rank.listen()
+    rank.record, rank._socket = None, module.connected(ranks.name)
+    yield rank.listen()
+    rank._socket.close()
 
 
-def test_a_death_on_a_node_without_the_logs(ranks, tmp_path):
+def test_a_death_on_a_node_without_the_logs(ranks, home, tmp_path):
     """The rank of this node that mpiexec kills next is not named."""
     first = ranks(0)
     first.tell(shard=6, record=None)
-    home = listening(ranks.name)
     assert not far_deaths.send(json.dumps(json.loads(home) | {"key": "other"}), {"shard": 1, "why": "", "killed": True})
     module._tell({"home": home, "rank": 3, "pid": 12, "shard": 8, "record": 83, "logs": "/nowhere"}, "")
     first.kill()
@@ -240,11 +241,10 @@ def test_a_death_on_a_node_without_the_logs(ranks, tmp_path):
     assert logged(tmp_path) == f"rank 3 on {os.uname().nodename}: process 12 was killed or crashed\n"
 
 
-def test_a_death_on_a_node_with_the_logs_alone(ranks, tmp_path, monkeypatch):
+def test_a_death_on_a_node_with_the_logs_alone(ranks, home, tmp_path):
     """No other node tells of one."""
     first = ranks(0)
     first.tell(shard=6, record=None)
-    listening(ranks.name)
     first.kill()
     assert json.loads(logged(tmp_path, "deaths.jsonl"))["shard"] == 6
 
@@ -267,6 +267,7 @@ def test_a_crash_elsewhere_is_why_a_rank_is_killed(tmp_path, monkeypatch):
         far.hear([rank])
         assert told.result()
     assert '"forget": true' in logged(tmp_path, "deaths.jsonl").splitlines()[-1]
+    far._server.close()
 
 
 def test_a_folder_of_no_name_ends_nothing():

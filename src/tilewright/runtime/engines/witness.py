@@ -298,7 +298,7 @@ class _Far:
             return
         logs, shard, record = known["logs"], report.get("shard"), report.get("record")
         if report.get("forget"):
-            forget_deaths(logs, shard)
+            forget_deaths(logs, report["shard"])
         elif log_size(logs) <= known.get("log_size", 0):
             if shard is not None:
                 note_death(logs, shard, record, str(report["why"]), killed=bool(report["killed"]))

@@ -125,10 +125,7 @@ def start(
     faults = gpu_faults() if on_gpu else nullcontext()  # else the worker is replaced
     alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
     if url_of(job.output):
-        check_engine(settings)
-        if getattr(job, "image", None):
-            raise UsageError("--image needs a local output, and the output is a URL",
-                             remedy="leave it out, or name the output .png")  # fmt: skip
+        _check_for_store(job)
     with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
         report.lead = engine.lead
         job = engine.share(job, settings.shared_files)
@@ -172,6 +169,14 @@ def start(
         say(line)
     report.finish(began)
     return task, done.figures
+
+
+def _check_for_store(job: VerbJob) -> None:
+    """Raises UsageError for an option that needs a local output."""
+    check_engine(job.settings)
+    if getattr(job, "image", None):
+        raise UsageError("--image needs a local output, and the output is a URL",
+                         remedy="leave it out, or name the output .png")  # fmt: skip
 
 
 def _shown(output: str) -> str:

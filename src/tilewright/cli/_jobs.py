@@ -28,8 +28,8 @@ class JobOptions:
             metavar="N",
             min=1,
             max=1024,
-            help="Worker processes. Each gets one GPU, or an equal share of the CPU cores. On a Ray cluster, the most "
-            "at a time.",
+            help="Number of worker processes. Each gets one GPU, or an equal share of the CPU cores. On a Ray cluster, "
+            "at most N run at a time.",
             show_default="one per GPU, else one",
             rich_help_panel=RUNS,
         ),
@@ -46,8 +46,8 @@ class JobOptions:
     shared_files: Annotated[
         SharedFiles,
         Option(
-            help="With --engine mpi: all nodes see the files of the job (yes), or only the node of rank 0 (no). Then "
-            "inputs and weights are sent to each node once, and rank 0 writes all shards.",
+            help="With --engine mpi: whether all nodes see the job's files (yes), or only rank 0's node (no). If not, "
+            "rank 0 sends inputs and weights to each node once, and writes all shards. auto: check which nodes do.",
             rich_help_panel=RUNS,
         ),
     ] = "auto"
@@ -55,7 +55,7 @@ class JobOptions:
         str | None,
         Option(
             metavar="SIZE",
-            help="Size of the shards of a new job: records of a binary input, else bytes, as in 4M.",
+            help="Size of the shards of a new job: a number of records for a binary input, else bytes, as in 4M.",
             rich_help_panel=RUNS,
         ),
     ] = None
@@ -64,7 +64,7 @@ class JobOptions:
         Option(
             metavar="N",
             min=0,
-            help="Stop with exit code 5 after more than N bad records.",
+            help="Stop the job with exit code 5 when more than N records have failed.",
             show_default="no limit",
             rich_help_panel=RUNS,
         ),
@@ -76,7 +76,7 @@ class JobOptions:
         bool,
         Option(
             "--retry-failed",
-            help="Compute the shards with failed records again, and the output with them. Needs --engine local or ray.",
+            help="Compute shards with failed records again, and write the output anew. Needs --engine local or ray.",
             rich_help_panel=RUNS,
         ),
     ] = False
@@ -89,21 +89,24 @@ class JobOptions:
         Option(
             metavar="SECONDS",
             min=0,
-            help="Time between a stop signal and the end of the program. Shards that are finished by then are saved.",
+            help="Stop at most this long after a stop signal. Shards that are finished by then are saved.",
             rich_help_panel=RUNS,
         ),
     ] = Settings.grace
     watchdog: Annotated[
         float,
         Option(
-            metavar="SECONDS", min=1, help="Replace a worker that has been silent for this long.", rich_help_panel=RUNS
+            metavar="SECONDS",
+            min=1,
+            help="Replace a worker that has reported no progress for this long.",
+            rich_help_panel=RUNS,
         ),
     ] = Settings.watchdog
     trace: Annotated[
         str | None,
         Option(
             metavar="FILE",
-            help="Write a Chrome trace: when each worker read, computed and wrote.",
+            help="Write a Chrome trace to FILE. It shows when each worker read, computed and wrote.",
             rich_help_panel=MESSAGES,
         ),
     ] = None
@@ -111,7 +114,7 @@ class JobOptions:
         str | None,
         Option(
             metavar="FILE",
-            help="Read options from a TOML file, as in max-tokens = 64. The command line wins.",
+            help="Read options from a TOML file, as in max-tokens = 64. Options on the command line take precedence.",
             rich_help_panel=MESSAGES,
         ),
     ] = None
@@ -120,8 +123,9 @@ class JobOptions:
         str | None,
         Option(
             metavar="K/N",
-            help="Compute only part K (from 0) of N, and write no output. Start N such processes, "
-            "then run the command without --part. With K/N+ a part then helps the others with theirs.",
+            help="Compute only part K of N, and write no output. Start N processes with K from 0 to N - 1, on any "
+            "machines that see the same files. Then run the command without --part: it joins the parts. With K/N+ a "
+            "process that has finished its part helps the others.",
             rich_help_panel=RUNS,
         ),
     ] = None

@@ -42,8 +42,8 @@ Rungs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="OP=RUNG",
-        help="Force the kernel of an operation, or of one layer: conv_transpose2d@3=cpu.scatter is for the third call "
-        "of the model. Repeat it for several. `tilewright ladder OP --list` shows the kernels.",
+        help="Force a kernel (rung) for an operation. conv_transpose2d@3=cpu.scatter forces it only for the model's "
+        "third call of the operation. Repeat the option for several. `tilewright ladder OP --list` lists the kernels.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -52,8 +52,8 @@ WithoutOption = Annotated[
     typer.Option(
         "--without",
         metavar="NAME",
-        help=f"Switch an optimisation off, to measure what it is worth: {', '.join(OPTIMISATIONS)}. Repeat it for "
-        "several. One that the job does not have is refused.",
+        help=f"Switch an optimisation off, to measure its effect: {', '.join(OPTIMISATIONS)}. Repeat the option for "
+        "several. An optimisation that the job does not have is refused.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -87,7 +87,8 @@ Keep = Annotated[
     typer.Option(
         "--keep",
         metavar="NAMES",
-        help="Copy fields of each record to the output, as in label,meta; null where it has none. NAME=AS renames one.",
+        help="Copy these fields of each record to the output, as in label,meta. A missing field becomes null. NAME=AS "
+        "renames a field.",
         rich_help_panel=FILES,
     ),
 ]
@@ -95,7 +96,7 @@ PerInput = Annotated[
     bool,
     typer.Option(
         "--per-input",
-        help="With -o DIR/: write one file per input file. Without it, DIR/ has one file per shard.",
+        help="With -o DIR/: write one output file per input file. Without this option, one file per shard is written.",
         rich_help_panel=FILES,
     ),
 ]
@@ -104,7 +105,7 @@ TextField = Annotated[
     typer.Option(
         "--text-field",
         metavar="NAME",
-        help="The field of a record with its text, or its token ids.",
+        help="Name of the field that holds a record's text or token ids.",
         show_default="text, tokens or input_ids",
         rich_help_panel=FILES,
     ),
@@ -114,7 +115,7 @@ PromptField = Annotated[
     typer.Option(
         "--prompt-field",
         metavar="NAME",
-        help="The field of a record with its prompt, as text or token ids.",
+        help="Name of the field that holds a record's prompt, as text or token ids.",
         show_default="prompt, prompt_token_ids or input_ids",
         rich_help_panel=FILES,
     ),

@@ -77,7 +77,7 @@ class Options(JobOptions):
             "-n",
             metavar="N",
             min=1,
-            help="Classify the first N sentences only.",
+            help="Classify only the first N sentences.",
             show_default="all",
             rich_help_panel=FILES,
         ),
@@ -96,14 +96,17 @@ class Options(JobOptions):
         str | None,
         Option(
             metavar="SIZE",
-            help="Limit the memory of the token table, as in 256M. It changes no result.",
+            help="Limit the memory of the token table (TextCNN: cached products of tokens and filters), as in 256M. "
+            "It changes no result.",
             show_default="no limit",
             rich_help_panel=MACHINE,
         ),
     ] = None
     keep_table: Annotated[
         bool,
-        Option("--keep-table", help="Save the token table beside the model, for later runs.", rich_help_panel=MACHINE),
+        Option(
+            "--keep-table", help="Save the token table beside the model. Later runs load it.", rich_help_panel=MACHINE
+        ),
     ] = False
     batch_size: Annotated[
         int,

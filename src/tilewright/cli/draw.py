@@ -50,8 +50,8 @@ class Options(JobOptions):
             "--output",
             "-o",
             metavar="FILE",
-            help="Images: .npy or .txt for their values, .png or .bmp for one "
-            "picture of all, DIR/ for one .png per image.",
+            help="Where to write the images: .npy or .txt for their values, .png or .bmp for one picture of all "
+            "images, DIR/ for one .png per image.",
             rich_help_panel=FILES,
         ),
     ]
@@ -61,7 +61,7 @@ class Options(JobOptions):
             "--input",
             "-i",
             metavar="FILE",
-            help="Noise: .npy (n, 100), or .txt with n and then n x 100 numbers.",
+            help="The noise from which images are drawn: .npy (n, 100), or .txt with n and then n x 100 numbers.",
             show_default="random noise",
             rich_help_panel=FILES,
         ),
@@ -77,7 +77,7 @@ class Options(JobOptions):
             "-n",
             metavar="N",
             min=1,
-            help="Number of images. With -i: the first N of the input only.",
+            help="Number of images. With -i: use only the first N rows of noise.",
             rich_help_panel=FILES,
         ),
     ] = None
@@ -97,7 +97,7 @@ class Options(JobOptions):
             min=1,
             max=1 << 20,
             help="Images per batch. It changes no result.",
-            show_default="by the size of an image",
+            show_default="depends on the size of an image",
             rich_help_panel=MACHINE,
         ),
     ] = None

@@ -57,7 +57,7 @@ class Options(JobOptions):
             "-n",
             metavar="N",
             min=1,
-            help="Embed the first N texts only.",
+            help="Embed only the first N texts.",
             show_default="all",
             rich_help_panel=FILES,
         ),
@@ -67,7 +67,8 @@ class Options(JobOptions):
         Option(
             metavar="N",
             min=1,
-            help="Keep the first N elements of each vector. It is scaled to length 1 again, if the model does so.",
+            help="Keep only the first N elements of each vector. If the model scales vectors to length 1, the shorter "
+            "vector is scaled again.",
             show_default="all",
             rich_help_panel=FILES,
         ),
@@ -76,7 +77,7 @@ class Options(JobOptions):
         str | None,
         Option(
             metavar="NAME",
-            help="Put the model's prompt of this name before each text.",
+            help="Put the model's prompt with this name before each text.",
             show_default="the model's default prompt, if it has one",
             rich_help_panel=FILES,
         ),
@@ -85,7 +86,7 @@ class Options(JobOptions):
         str | None,
         Option(
             metavar="TEXT",
-            help='Put this text before each text; "" for none.',
+            help='Put this prompt before each text; "" for no prompt.',
             show_default="as --prompt-name",
             rich_help_panel=FILES,
         ),

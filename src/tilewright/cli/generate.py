@@ -86,7 +86,7 @@ class Options(JobOptions):
             "-n",
             metavar="N",
             min=1,
-            help="Continue the first N prompts only.",
+            help="Continue only the first N prompts.",
             show_default="all",
             rich_help_panel=FILES,
         ),
@@ -96,12 +96,14 @@ class Options(JobOptions):
     ] = 16
     min_tokens: Annotated[
         int,
-        Option(metavar="N", min=0, help="Do not end a completion before it has N tokens.", rich_help_panel=SAMPLING),
+        Option(metavar="N", min=0, help="Generate at least N tokens per completion.", rich_help_panel=SAMPLING),
     ] = 0
     temperature: Annotated[
         float,
         Option(
-            metavar="X", help="Randomness, from 0 to 2. 0 always takes the likeliest token.", rich_help_panel=SAMPLING
+            metavar="X",
+            help="Randomness of the choice of tokens, from 0 to 2. 0 always takes the likeliest token.",
+            rich_help_panel=SAMPLING,
         ),
     ] = 1.0
     top_k: Annotated[
@@ -117,7 +119,7 @@ class Options(JobOptions):
         float | None,
         Option(
             metavar="P",
-            help="Draw from the fewest likeliest tokens whose probabilities reach P together.",
+            help="Draw only from the likeliest tokens: as few as have a total probability of at least P.",
             show_default="1",
             rich_help_panel=SAMPLING,
         ),
@@ -126,7 +128,7 @@ class Options(JobOptions):
         float | None,
         Option(
             metavar="P",
-            help="Draw from tokens that are at least P times as probable as the likeliest.",
+            help="Draw only from tokens that are at least P times as probable as the likeliest token.",
             show_default="0",
             rich_help_panel=SAMPLING,
         ),
@@ -135,19 +137,23 @@ class Options(JobOptions):
         float,
         Option(
             metavar="X",
-            help="Above 1: make tokens of the prompt and the completion less likely.",
+            help="Above 1: make tokens less likely that the prompt or the completion already has.",
             rich_help_panel=SAMPLING,
         ),
     ] = 1.0
     presence_penalty: Annotated[
         float,
-        Option(metavar="X", help="Above 0: make tokens of the completion less likely.", rich_help_panel=SAMPLING),
+        Option(
+            metavar="X",
+            help="Above 0: make tokens less likely that the completion already has.",
+            rich_help_panel=SAMPLING,
+        ),
     ] = 0.0
     frequency_penalty: Annotated[
         float,
         Option(
             metavar="X",
-            help="Above 0: make tokens less likely each time that they occur in the completion.",
+            help="Above 0: make a token less likely each time that it occurs in the completion.",
             rich_help_panel=SAMPLING,
         ),
     ] = 0.0
@@ -160,7 +166,9 @@ class Options(JobOptions):
             rich_help_panel=SAMPLING,
         ),
     ] = None
-    samples: Annotated[int, Option(metavar="N", min=1, help="Completions per prompt.", rich_help_panel=SAMPLING)] = 1
+    samples: Annotated[
+        int, Option(metavar="N", min=1, help="Number of completions per prompt.", rich_help_panel=SAMPLING)
+    ] = 1
     seed: Annotated[
         int | None,
         Option(

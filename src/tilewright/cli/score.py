@@ -48,18 +48,18 @@ class Options(JobOptions):
     ]
     count: Annotated[
         int | None,
-        Option("--count", "-n", metavar="N", min=1, help="Score the first N texts only.", show_default="all",
+        Option("--count", "-n", metavar="N", min=1, help="Score only the first N texts.", show_default="all",
                rich_help_panel=FILES),
     ] = None  # fmt: skip
     truncate: Annotated[
         bool,
-        Option("--truncate", help="Cut texts that are longer than the context. Else each is an error.",
+        Option("--truncate", help="Cut texts that are longer than the model's context. Else such a text is an error.",
                rich_help_panel=SCORING),
     ] = False  # fmt: skip
     prefix_token: Annotated[
         int | None,
         Option("--prefix-token", metavar="ID", min=0, show_default="the model's end-of-text token",
-               help="The token before a text alone, or before a continuation without context.",
+               help="The token that is put before a text, or before a continuation, that has no context.",
                rich_help_panel=SCORING),
     ] = None  # fmt: skip
     device: Device = "auto"

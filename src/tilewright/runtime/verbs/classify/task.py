@@ -28,13 +28,13 @@ from tilewright.runtime.verbs.classify.worker import ClassifyWorker
 from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
-SIZING = {  # sentences per shard: a second or two of work; and the fewest, with many workers
+SIZING = {  # sentences per shard (a second or two of work), and the fewest with many workers
     "cpu": Sizing(4 * BATCH, BATCH),
     "cuda": Sizing(1 << 21, BATCH),
 }
 
-SHARD_FLOPS = 5e11  # of a BERT's shard on the CPU: two to five seconds on 2 cores
-TYPICAL = 64  # tokens of a text, for the size of a shard
+SHARD_FLOPS = 5e11  # operations per shard for a BERT on the CPU: two to five seconds on 2 cores
+TYPICAL = 64  # assumed tokens per text when the size of a shard is chosen
 IDLE = {op: Idle("for a TextCNN", "embedding_conv1d and matmul", "leave it out, or use a BERT")
         for op in ("embedding", "layernorm", "attention")}  # fmt: skip
 IDLE_BERT = {"embedding_conv1d": Idle("for a BERT", "embedding, layernorm, attention and matmul",
@@ -42,7 +42,7 @@ IDLE_BERT = {"embedding_conv1d": Idle("for a BERT", "embedding, layernorm, atten
 
 
 def sizing_of(config: Classifier, device: str) -> Sizing:
-    """The size of shards of this model."""
+    """The size of shards for this model and device."""
     if not isinstance(config, BertConfig):
         return SIZING[device]
     records = max(16, min(BATCH, int(SHARD_FLOPS / config.flops(TYPICAL))))
@@ -73,9 +73,9 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
 
 
 def _on_its_device(job: ClassifyJob) -> ClassifyJob:
-    """The job, on the CPU if the device is "auto" and the model a BERT."""
+    """The job; if its device is "auto" and its model a BERT, with the device "cpu"."""
     if job.settings.device == "auto":
-        with suppress(InputError, UsageError):  # which are raised again in their turn
+        with suppress(InputError, UsageError):  # later checks raise these again
             if isinstance(config_of(job.model), BertConfig):
                 return replace(job, settings=replace(job.settings, device="cpu"))
     return job
@@ -103,8 +103,11 @@ def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
 
 @dataclass
 class ClassifyTask(RecordsTask):
-    """A `Task`. kept: the token table of an inline worker, to be saved at the end. longest: tokens of a text that
-    count."""
+    """The `Task` of a classify job.
+
+    kept: the token table of an inline worker, which is saved at the end. longest: the most tokens of a text that the
+    model reads.
+    """
 
     job: ClassifyJob
     config: Classifier
@@ -115,7 +118,7 @@ class ClassifyTask(RecordsTask):
     longest: int = 0
 
     def reader(self, scan: int = 0) -> SentenceReader:
-        """scan: bytes of a binary input that are checked now."""
+        """Open the input. scan: bytes of a binary input that are checked now."""
         config, job = self.config, self.job
         encoder = None if job.is_binary else config.encoder(tokenizer_of(job.model))
         return open_sentences(job.text, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,

@@ -20,15 +20,18 @@ from tilewright.runtime.plan import Declared, JobPlan, Outputs, Sample, is_compi
 from tilewright.runtime.verbs.embed.job import EmbedJob
 from tilewright.runtime.verbs.embed.task import EmbedTask, task_of
 
-COMPILING = 92 << 20  # what LLVM keeps after it has compiled the verb's kernels (measured: Numba 0.68, x86-64)
-SAMPLED = 1 << 16  # texts whose token ids are read
-RECORD = 1500  # bytes of Python objects for a line in flight
-LINE, NUMBER = 24, 12.5  # bytes of a JSON line without its id, and of one element in it
+COMPILING = 92 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
+SAMPLED = 1 << 16  # the most texts of the input whose token ids are read
+RECORD = 1500  # bytes of Python objects per line that is being processed
+LINE, NUMBER = 24, 12.5  # bytes of a JSON line without its id and elements; bytes per element
 PAGE = 4096
 
 
 class Seen(NamedTuple):
-    """The sample of the input. lengths: tokens of each text. words: different tokens. ids: bytes of an id as JSON."""
+    """The sample of the input.
+
+    lengths: tokens per text. words: the number of different tokens. ids: mean bytes of an id as JSON.
+    """
 
     lengths: np.ndarray
     words: int
@@ -89,7 +92,7 @@ def _sample(task: EmbedTask, sample: Sample) -> Seen:
 
 
 def _outputs(task: EmbedTask, records: int, counted: bool, ids: float) -> Outputs:
-    """The bytes of the output, and of the shards that it is joined of; 8 bytes per record find repeated ids."""
+    """The bytes of the output and of its shards. A shard has 8 bytes per record to find repeated ids."""
     if task.job.is_array:
         size = 4 * task.size * records
         return Outputs(len(array_header(records, (task.size,))) + size, counted, size + 8 * records)

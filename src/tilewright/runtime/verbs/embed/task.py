@@ -29,8 +29,8 @@ from tilewright.runtime.verbs.embed.worker import EmbedWorker
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
 from tilewright.switches import check_switches
 
-SHARD_FLOPS = 5e11  # of a shard on the CPU: two to five seconds on 2 cores
-TYPICAL = 64  # tokens of a text, for the size of a shard
+SHARD_FLOPS = 5e11  # operations per shard on the CPU: two to five seconds on 2 cores
+TYPICAL = 64  # assumed tokens per text when the size of a shard is chosen
 
 
 def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
@@ -61,7 +61,10 @@ def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
 
 @dataclass
 class EmbedTask(RecordsTask):
-    """A `Task`. size: elements of a vector. prompt: the text before each text. longest: tokens of a text at most."""
+    """The `Task` of an embed job.
+
+    size: elements per vector. prompt: the text before each text. longest: the most tokens of a text.
+    """
 
     job: EmbedJob
     config: BertConfig
@@ -73,7 +76,7 @@ class EmbedTask(RecordsTask):
     longest: int = 0
 
     def encoder(self) -> RaggedEncoder:
-        """From the job's texts to token ids."""
+        """The encoder that turns the job's texts into token ids."""
         tokenizer = encoder_tokenizer(self.job.model, self.modules)
         found = self.config.encoder(tokenizer, prompt=self.prompt, longest=self.modules.longest)
         assert found is not None
@@ -102,13 +105,13 @@ class EmbedTask(RecordsTask):
 
 
 class RowsTask(AsParquet, EmbedTask):
-    """A task with a Parquet output."""
+    """An embed task with a Parquet output."""
 
     columns: ClassVar = {"embedding": "list<float32>", "error": "error"}
 
 
 class ArrayTask(EmbedTask):
-    """A task whose output is a .npy: one row per record, NaN for a bad one."""
+    """An embed task whose output is a .npy: one row per record; NaN for a bad record."""
 
     def header(self, totals: Totals) -> bytes:
         start = super().header(totals)

@@ -35,7 +35,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     if report.computed:
         say(f"Generating {counted(int(new), 'token')}...Done! ({run_s:.3f} sec)")
         say(f"Writing output...Done! ({report.seconds.get('write', 0.0) + report.seconds['merge']:.3f} sec)")
-    if report.cut and not beyond_context(job.params.max_tokens, task.config):  # else it was said at the start
+    if report.cut and not beyond_context(job.params.max_tokens, task.config):  # else a notice at the start has told it
         context = f"the model's context of {task.config.context:,} tokens was full"
         say(f"{report.cut:,} of {report.records:,} prompts got fewer tokens than were asked for: {context}")
     if report.undrawn:
@@ -51,7 +51,8 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
 
 
 def unused_rungs(rungs: Mapping[str, str], figures: dict[str, float], shards: int) -> list[str]:
-    """The forced rungs of token-choosing operations that no prompt of any shard used. figures: added up over all
-    shards. If an earlier version computed some shards, their figures lack this, and the result is empty.
+    """The forced rungs of operations that choose tokens, if no prompt of any shard used them.
+
+    figures: the totals over all shards. Shards of an earlier version lack these figures; then the result is empty.
     """
     return [f"{op}={rung}" for op, rung in rungs.items() if op in CHOOSING and figures.get(f"{IDLE}{op}") == shards]

@@ -12,11 +12,12 @@ from tilewright.runtime.verbs.model_job import TextJob, check_records
 
 @dataclass
 class ScoreJob(TextJob):
-    """What to score. Files named .jsonl hold JSON lines, .csv, .tsv and .parquet such rows, .txt one text per
-    line. The output is .jsonl or .parquet.
+    """The options of a score job.
 
-    truncate: cut texts that are longer than the context; else each is an error. prefix_token: precedes a text alone;
-    None: the model's end-of-text token. batch_memory: bytes for keys and values, None: see `LanguageModel.score`.
+    input: .jsonl (JSON lines), .csv, .tsv, .parquet (rows with the same fields) or .txt (one text per line). output:
+    .jsonl or .parquet. truncate: cut texts that are longer than the context; else such a text is an error.
+    prefix_token: the token before a text without context; None: the model's end-of-text token. batch_memory: bytes for
+    keys and values; None: see `LanguageModel.score`.
     """
 
     input: str
@@ -27,8 +28,11 @@ class ScoreJob(TextJob):
 
 @dataclass
 class ScoreReport(Report):
-    """tokens: scored; read: tokens that the model was given, in all; cut: texts that were longer than the context.
-    tokens_per_second: scored tokens of this run."""
+    """The report of a score job.
+
+    tokens: scored tokens. read: all tokens that the model has read. cut: texts that were longer than the context.
+    tokens_per_second: scored tokens of this run per second.
+    """
 
     tokens: int = 0
     read: int = 0

@@ -1,4 +1,4 @@
-"""The worker of `tilewright score`: the texts of a shard to the model and back, in the order of the input."""
+"""The worker of `tilewright score`: passes the texts of a shard to the model, and writes the results in input order."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tilewright.runtime.reports import Report, Say, phase
 if TYPE_CHECKING:
     from tilewright.runtime.verbs.score.task import ScoreTask
 
-READ = 256  # texts read at a time
-WRITTEN = 64  # results written at a time
-WRITTEN_VALUES = 1 << 18  # tokens in results, from which on they are written
+READ = 256  # texts that are read at a time
+WRITTEN = 64  # results that are written at a time
+WRITTEN_VALUES = 1 << 18  # results are also written if they have this many tokens
 
 
 class ScoreWorker:
@@ -56,7 +56,7 @@ class ScoreWorker:
         return stream.records
 
     def close(self) -> None:
-        """No more shards come."""
+        """Free the model. Called after the last shard."""
         self.open.close()
 
 
@@ -67,14 +67,14 @@ class _Stream:
         self.report, self.scorer, self.reader = worker.report, worker.scorer, worker.reader
         self.shard, self.out, self.beat = shard, out, beat
         self.writer = ScoreWriter(out)
-        self.pending: deque[tuple[Record, Pieces | None]] = deque()  # read and not yet written
+        self.pending: deque[tuple[Record, Pieces | None]] = deque()  # records that are read and not yet written
         self.results: list[tuple[Record, Scores | None]] = []
-        self.values = 0  # tokens in them
-        self.expected = 0.0  # texts in all, as it seems
+        self.values = 0  # tokens in the results
+        self.expected = 0.0  # estimated number of texts in the shard
         self.records = self.tokens = self.read = self.cut = 0
 
     def run(self) -> None:
-        """All of them, many at a time."""
+        """Score all texts of the shard, many at a time."""
         self.scorer.after_pass = self.passed
         try:
             self.score_all(self.wanted())
@@ -83,7 +83,7 @@ class _Stream:
         self.write()
 
     def score_all(self, wanted: Iterator[Wanted]) -> None:
-        """`run`, without the last write. A record is complete with the last of its windows."""
+        """As `run`, without the last write. A record is complete when its last window has been scored."""
         found, done = self.scorer.run(wanted), 0
         while True:
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
@@ -98,24 +98,24 @@ class _Stream:
                 self.keep(*self.pending.popleft())
 
     def passed(self) -> None:
-        """Tell how far the shard is, after each pass of the model."""
+        """Report the shard's progress after each pass of the model."""
         if self.expected:
             waiting = sum(1 for _, pieces in self.pending if pieces is not None and not pieces.computed)
             self.tell(min((self.records - waiting) / self.expected, 1.0))
 
     def tell(self, share: float | None) -> None:
-        """Send the shard's progress."""
+        """Report the shard's progress. share: the finished fraction of its work."""
         self.beat(self.records - len(self.pending), share)
 
     def expect(self, batch: ScoredBatch[Pieces]) -> None:
-        """The estimated number of texts in the shard, from those read so far, including these."""
+        """Update the estimated number of texts in the shard, from the texts read so far, including these."""
         if share := self.shard.share(batch.end):
             self.expected = (self.records + len(batch.records)) / share
         elif isinstance(self.shard.cut, RowGroups):
             self.expected = self.shard.cut.span(self.shard.number)[1]
 
     def wanted(self) -> Iterator[Wanted]:
-        """What is to be computed. Bad texts wait in `pending` to be written in order."""
+        """Yield the sequences to compute. Bad texts wait in `pending` to be written in order."""
         batches = self.reader.batches(READ)
         while True:
             with trace.span(trace.READ), phase(self.report, "read"):
@@ -126,7 +126,7 @@ class _Stream:
             yield from self.accepted(batch)
 
     def accepted(self, batch: ScoredBatch[Pieces]) -> Iterator[Wanted]:
-        """What is wanted of the good texts of a batch; all its texts are pending now."""
+        """Yield the sequences of a batch's good texts, and add all its texts to `pending`."""
         for record, pieces in zip(batch.records, batch.contents, strict=True):
             self.pending.append((record, pieces))
             self.records += 1
@@ -135,7 +135,7 @@ class _Stream:
                 yield from pieces.wanted
 
     def run_alone(self, skip: dict[int, str]) -> None:
-        """One text after the other, because one may have killed a worker. skip: the texts that have, and how."""
+        """Score one text after the other, because one may have killed a worker. skip: these texts, with the reason."""
         for batch in self.reader.batches(1):
             (record,) = batch.records
             if record.line in skip:
@@ -147,14 +147,14 @@ class _Stream:
         self.write()
 
     def skip_bad(self) -> None:
-        """Move bad texts at the front of `pending` to the results, and write those when they are many."""
+        """Move bad texts at the front of `pending` to the results. Write the results if there are many."""
         while self.pending and self.pending[0][1] is None:
             self.fail(self.pending.popleft()[0])
         if len(self.results) >= WRITTEN or self.values >= WRITTEN_VALUES:
             self.write()
 
     def keep(self, record: Record, pieces: Pieces | None) -> None:
-        """The scores of one text, or the error that they are."""
+        """Add the scores of one text to the results, or an error if they are not finite."""
         assert pieces is not None
         if pieces.failed:
             self.fail(replace(record, error=RecordError(record.line, "", NOT_FINITE)))
@@ -168,7 +168,7 @@ class _Stream:
         )
 
     def fail(self, record: Record) -> None:
-        """A text with its error."""
+        """Add a text's error to the results."""
         if record.error is not None:
             error = self.reader.located(record.error)
             self.out.error(error)
@@ -190,6 +190,6 @@ def _load(task: ScoreTask, report: Report, say: Say) -> LanguageModel:
         model = build(config, weights, dtype=job.dtype, device=job.device, without=job.settings.without)
     model.stop_ids = eos_token_ids(job.model) or config.stop_ids
     with phase(report, "compile", say, "Compiling or loading kernels"):
-        tokens = np.zeros(min(3, config.sizes.context), np.int64)  # of one token none attends to another
+        tokens = np.zeros(min(3, config.sizes.context), np.int64)  # several tokens, so that attention runs
         list(model.score([(tokens[:1], tokens[1:])], max_batch_memory=job.batch_memory))
     return model

@@ -150,7 +150,7 @@ def _drawn(process: Process, window: Window) -> list[Lane]:
         lane
         for lane in rows
         if (process.worker is not None or lane.name != WHOLE)
-        and any(begin <= window.end and end >= window.begin for begin, end in lane.spans)
+        and any(begin < window.end and end > window.begin for begin, end in lane.spans)
     ]
 
 
@@ -177,7 +177,7 @@ def _merged(lane: Lane, window: Window) -> Iterator[tuple[float, float]]:
     """The spans in the window as (first, last) pixels, those that nearly touch as one."""
     last: tuple[float, float] | None = None
     for begin, end in lane.spans:
-        if begin > window.end or end < window.begin:
+        if begin >= window.end or end <= window.begin:
             continue
         a, b = window.x(max(begin, window.begin)), window.x(min(end, window.end))
         b = max(b, a + NEAR)

@@ -37,14 +37,14 @@ class Compiled:
 def compiled_kernels(op: str, rung: Rung, case: Any) -> list[Compiled]:
     """The kernels that the rung starts for the case, in this order, those that lay weights out first.
 
-    On a CPU they are compiled anew, which takes seconds: the cache holds code without its assembly. Raises
+    All but Triton's are compiled anew, which takes seconds: the cache holds code without its assembly. Raises
     InternalError if a kernel was loaded from the cache before.
     """
     ladder, spec = parts(op)
     if case.device != "cpu":
         subject: Subject = GpuSubject(ladder, spec, case)
         started: dict[str, Compiled] = {}
-        with _numba_cuda(started), _triton(started):
+        with patch.dict(os.environ, TILEWRIGHT_CACHE="off"), _numba_cuda(started), _triton(started):
             subject.forced(rung)()
             subject.finish()
         return list(started.values())

@@ -138,7 +138,7 @@ def _cores_beside(end: int, cores: int | None, most: int) -> str:
 
 
 def scaling_sentences(curve: Curve) -> list[str]:
-    """How far more workers pay. The fitted laws are told below the table."""
+    """One sentence on the speed-up of more workers. The report states the fitted laws below its table."""
     own = [row for row in curve.rows if row.versus_below and not shares(row)]
     if len(own) < 2:
         return []

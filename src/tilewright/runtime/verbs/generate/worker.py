@@ -284,7 +284,8 @@ def _load(job: GenerateJob, report: Report, say: Say) -> DecoderModel:
     with phase(report, "compile", say, "Compiling or loading kernels"):
         prompt = np.zeros(min(2, config.context - 1), np.int64)  # two tokens, so that attention runs
         for temperature in {0.0, float(not job.params.greedy)}:
-            list(model.generate([prompt], SamplingParams(temperature=temperature, max_tokens=1)))
+            params = SamplingParams(temperature=temperature, max_tokens=1)
+            list(model.generate([prompt], params, max_batch_memory=job.batch_memory))
     return model
 
 

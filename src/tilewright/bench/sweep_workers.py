@@ -25,12 +25,12 @@ Axes = Mapping[str, tuple[int, ...]]
 
 
 class Sweep(NamedTuple):
-    """What is measured. axes: WORKERS, and the number of records if it is swept, else `count`. folder: for models,
+    """What is measured. axes: WORKERS, and the number of records if it is swept, else `records`. folder: for models,
     inputs and outputs. known: rows that are not measured again."""
 
     setting: Setting
     axes: Axes
-    count: int
+    records: int
     folder: Path
     known: Iterable[Row] = ()
 
@@ -67,7 +67,7 @@ def sweep_workers(sweep: Sweep, say: Say) -> Iterator[Row]:
     workers = tuple(sorted(n for n in axes[WORKERS] if n <= there)) or (1,)
     plan = scaling.Setting(sweep.folder, workers, device=setting.device, dtype=setting.dtype, tokens=TOKENS)
     known = {(row.size, row.point): row for row in sweep.known if row.threads == plan.cores}
-    for records in axes.get(setting.records, (sweep.count,)):
+    for records in axes.get(setting.records, (sweep.records,)):
         check = ""
         for n in axes[WORKERS]:
             row = _blank(sweep, records, n)

@@ -216,7 +216,9 @@ def _by_workers(
     from tilewright.bench.sweep_workers import Sweep, saved_points, sweep_workers
 
     known = saved_points(setting) if options.save and not options.again else []
-    rows, files, watch = list[Row](), list[Path](), Watch()
+    rows: list[Row] = []
+    files: list[Path] = []
+    watch = Watch()
     with TemporaryDirectory() as folder:
         for row in sweep_workers(Sweep(setting, axes, count, Path(folder), known), say):
             if row in known:

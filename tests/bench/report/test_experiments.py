@@ -45,7 +45,7 @@ def test_rows_name_their_machine_and_link_to_the_heading(row):
     )
     assert line(text, "S10")[2] == f"CPU: Other, 2 cores (gpt2 on 4); GPU: {NOT_MEASURED}"
     assert line(text, "T1")[2].endswith("GPU: NVIDIA H200 (gpt2)") and "](gpt2.md" not in text  # there is no such page
-    assert line(text, "T4")[2].startswith("CPU: Made up, 2 cores (matmul)") and "](matmul.md)" in line(text, "T4")[0]
+    assert line(text, "T4")[2].startswith("CPU: Made Up, 2 cores (matmul)") and "](matmul.md)" in line(text, "T4")[0]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -67,12 +67,17 @@ def _size(work: Planes) -> str:
     return f"{'x'.join(map(str, work.volume.shape))}, kernel {TAPS}x{TAPS}x{TAPS}"
 
 
+def _on_host(x: Any) -> np.ndarray:
+    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
+
+
 def _parts(work: Planes, program: Callable[[int], Any], result: Any, folder: Path) -> dict[str, Part]:
     """Name -> part, in the order of the job."""
-    case = Case(*work.volume.shape, TAPS, TAPS, TAPS, device=work.device)
+    D, H, W = work.volume.shape
+    case = Case(D, H, W, TAPS, TAPS, TAPS, device=work.device)
     name = f"conv3d, {ladder.choose(case.problem).name}"
     convolve: Part = (lambda: program(work.total), *cost(case))
-    on_host, found = (x if isinstance(x, np.ndarray) else x.cpu().numpy() for x in (work.volume, result))
+    on_host, found = _on_host(work.volume), _on_host(result)
     source, target = folder / "in", folder / "out"
     source.write_bytes(on_host.tobytes())
     buffer, nbytes = np.empty_like(on_host), float(on_host.nbytes)

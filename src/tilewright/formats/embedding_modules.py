@@ -24,16 +24,16 @@ from tilewright.formats.sharded import read_json
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 ENCODERS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json")
-CONFIG, WEIGHTS = "config.json", "model.safetensors"  # of a module
+CONFIG, WEIGHTS = "config.json", "model.safetensors"  # the files of a module
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-OLD_POOLINGS = {  # the fields that named them before sentence-transformers 6, in the order of the joined vectors
+OLD_POOLINGS = {  # the fields for them before sentence-transformers 6, in the order of the joined vectors
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }  # fmt: skip
-ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}  # PyTorch's names -> matmul's
-VECTOR = "sentence_embedding"  # what a module reads and writes
-MAX_BYTES = 1 << 20  # of a file of JSON
+ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}  # PyTorch's name -> matmul's name
+VECTOR = "sentence_embedding"  # the name of the vector that a module reads and writes
+MAX_BYTES = 1 << 20  # of a JSON file
 MAX_SIZE = 2**31
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
@@ -41,7 +41,7 @@ _Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """A linear layer: its directory, elements in and out, its bias, and matmul's name of its activation."""
+    """A linear layer: its directory, number of inputs and outputs, its bias, and matmul's name of its activation."""
 
     path: str
     inputs: int
@@ -52,12 +52,12 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class EmbeddingModules:
-    """What follows the encoder.
+    """The steps after the encoder.
 
     poolings: their vectors are joined in this order. include_prompt: the prompt's tokens are pooled, too. normalize:
-    the vector is scaled to length 1 before each of these layers; the number of layers stands for the end. longest:
-    tokens of a text at most, None: as the tokenizer says. lowercase: texts become lower case first. prompts: texts by
-    name.
+    the vector is scaled to length 1 before the layers with these numbers; the number of layers means after the last.
+    longest: the most tokens of a text; None: the tokenizer's limit. lowercase: texts are converted to lower case first.
+    prompts: texts by name.
     """
 
     poolings: tuple[str, ...] = ("mean",)
@@ -70,7 +70,7 @@ class EmbeddingModules:
     default_prompt: str | None = None
 
     def size(self, width: int) -> int:
-        """Elements of a text's vector. width: of the encoder."""
+        """The number of elements of a text's vector. width: of the encoder."""
         return self.layers[-1].outputs if self.layers else width * len(self.poolings)
 
     @property
@@ -79,7 +79,8 @@ class EmbeddingModules:
         return len(self.layers) in self.normalize
 
     def prompt_of(self, name: str | None = None, prompt: str | None = None) -> str:
-        """The text before each text: `prompt`, or the prompt of that name, or the default one. Raises UsageError."""
+        """The text that stands before each text: `prompt`, or the prompt of that name, or the default one. Raises
+        UsageError."""
         if prompt is not None:
             if name is not None:
                 rule = "give the prompt or its name, not both"
@@ -135,8 +136,10 @@ class _Prompts(msgspec.Struct):
 
 
 def embedding_modules(path: str | os.PathLike[str], width: int) -> EmbeddingModules:
-    """The modules of the model directory at `path`; without modules.json, the mean over all tokens. width: of the
-    encoder. Raises InputError for a module, or a field, that is not computed."""
+    """The modules of the model directory at `path`. Without modules.json a vector is the mean over all tokens.
+
+    width: of the encoder. Raises InputError for a module, or a field, that is not supported.
+    """
     name = os.path.join(path, MODULES)
     if not os.path.exists(name):
         return EmbeddingModules()
@@ -165,7 +168,7 @@ def embedding_modules(path: str | os.PathLike[str], width: int) -> EmbeddingModu
 
 
 def embedding_files(path: str | os.PathLike[str]) -> list[str]:
-    """The files that `embedding_modules` reads, missing ones included, and the weights of dense layers."""
+    """The files that `embedding_modules` reads, including missing ones, and the weights of dense layers."""
     name = os.path.join(path, MODULES)
     files = [name, *(os.path.join(path, other) for other in (*ENCODERS, PROMPTS))]
     if os.path.isfile(name):
@@ -178,9 +181,9 @@ def embedding_files(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _kind(module: _Module, path: str) -> str:
-    """The class of a module. Raises InputError for one that is not computed."""
+    """The class of a module. Raises InputError for one that is not supported."""
     kind = module.type.rpartition(".")[2]
-    known = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # the last does nothing here
+    known = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # Dropout has no effect here
     if kind not in known or not module.type.startswith("sentence_transformers."):
         what = f"module {module.type[:100]!r} is not computed; {', '.join(known)} of sentence_transformers are known"
         raise InputError(what, path=path)
@@ -188,14 +191,14 @@ def _kind(module: _Module, path: str) -> str:
 
 
 def _inside(path: str | os.PathLike[str], folder: str, listing: str) -> str:
-    """The directory of a module. Raises InputError for a path that leads out of the model's directory."""
+    """The directory of a module. Raises InputError for a path outside the model's directory."""
     if not folder or os.path.isabs(folder) or ".." in folder.split("/") or "\0" in folder:
         raise InputError(f"path {folder[:100]!r} is no directory inside the model's", path=listing)
     return os.path.join(path, folder)
 
 
 def _of_module(folder: str, kind: Any) -> Any:
-    """A module's config.json; its defaults if it has none."""
+    """A module's config.json, or its defaults if it has none."""
     name = os.path.join(folder, CONFIG)
     return read_json(name, "module's configuration", MAX_BYTES, kind) if os.path.exists(name) else kind()
 
@@ -235,7 +238,7 @@ def _dense(folder: str) -> DenseLayer:
 
 
 def _check_names(found: Any, folder: str) -> None:
-    """Raises InputError for a module that works on something else than the vectors of texts."""
+    """Raises InputError for a module that reads or writes anything but the vectors of texts."""
     for name in (found.module_input_name, found.module_output_name or VECTOR):
         if name != VECTOR:
             what = f"the module works on {name[:100]!r}; only {VECTOR} is computed"
@@ -291,7 +294,7 @@ def _prompts(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def _check_sizes(found: EmbeddingModules, width: int, path: str) -> None:
-    """Raises InputError unless each layer takes what the module before it gives."""
+    """Raises InputError unless each layer takes as many elements as the module before it gives."""
     size = width * len(found.poolings)
     for layer in found.layers:
         if layer.inputs != size:

@@ -11,22 +11,22 @@ import os
 import re
 from typing import NamedTuple
 
-ROOT = "TILEWRIGHT_OBJECTS"  # the variable that moves the copies
+ROOT = "TILEWRIGHT_OBJECTS"  # the variable that moves the folder of copies
 OBJECTS = "objects"  # the folder of the copies
 
 
-STAGED: dict[str, str] = {}  # by the path of a local output that stands for one in a store: its URL
+STAGED: dict[str, str] = {}  # the path of a local output that stands for one in a store -> its URL
 
 
 class Origin(NamedTuple):
-    """What a local copy is a copy of."""
+    """The object that a local copy was made of."""
 
     url: str
     etag: str
 
 
 def home() -> str:
-    """`$TILEWRIGHT_OBJECTS`, else `$XDG_CACHE_HOME/tilewright-objects`, else `~/.cache/tilewright-objects`."""
+    """`$TILEWRIGHT_OBJECTS`, or `$XDG_CACHE_HOME/tilewright-objects`, or `~/.cache/tilewright-objects`."""
     if chosen := os.environ.get(ROOT):
         return os.path.realpath(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -34,7 +34,7 @@ def home() -> str:
 
 
 def origin(path: str) -> Origin | None:
-    """The object that the file at `path` is a copy of; None for any other file."""
+    """The object that was copied to `path`. None for any other file."""
     root = os.path.join(home(), OBJECTS, "")
     path = os.path.abspath(path)
     if not path.startswith(root):
@@ -51,7 +51,7 @@ def origin(path: str) -> Origin | None:
 
 
 def as_urls(text: str) -> str:
-    """A text for people with the paths of copies and of staged outputs replaced by the URLs of their objects."""
+    """A text for users, in which the URLs of the objects replace the paths of copies and of staged outputs."""
     for path, url in STAGED.items():
         text = text.replace(path, url)
     root = os.path.join(home(), OBJECTS, "")

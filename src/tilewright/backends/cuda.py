@@ -20,6 +20,7 @@ from numpy.typing import DTypeLike
 from tilewright.backends.memory import halving, out_of_memory
 from tilewright.backends.protocol import (
     COMPUTE,
+    COPY_IN,
     COPY_OUT,
     Array,
     Arrays,
@@ -108,14 +109,16 @@ class Pipeline:
         self.downloads = torch.cuda.Stream() if downloads and gpu and overlap else None
 
     def queue(self, step: Step, slot: int = 0, span: Span = unmeasured) -> torch.cuda.Event | None:
-        """Queue a step. Returns the event of its last copy, if copies out have their own stream. span: measures kernels
-        and copies out."""
+        """Queue a step. Returns the event of its last copy, if copies out have their own stream. span: measures copies in,
+        kernels and copies out."""
         stream = self.streams[slot % len(self.streams)] if self.streams else None  # None: torch's current one
         measured = span if self.device != "cpu" else unmeasured
         with torch.cuda.stream(stream):
+            if step.uploads:
+                with measured(COPY_IN):
+                    for host, tensor in step.uploads:
+                        tensor.copy_(torch.from_numpy(host), non_blocking=True)  # type: ignore[attr-defined]
             with measured(COMPUTE):
-                for host, tensor in step.uploads:
-                    tensor.copy_(torch.from_numpy(host), non_blocking=True)  # type: ignore[attr-defined]
                 step.compute()
             if self.downloads is None:
                 with measured(COPY_OUT):

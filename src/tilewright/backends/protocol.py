@@ -15,7 +15,7 @@ T = TypeVar("T")
 Arrays = Sequence[np.ndarray]  # of the host
 Spans = Iterable[tuple[int, int]]  # (first, end) of records
 Span = Callable[[str], AbstractContextManager[None]]  # measures under this name the work that a block queues on a GPU
-COMPUTE, COPY_OUT = "compute", "copy out"  # names of spans
+COPY_IN, COMPUTE, COPY_OUT = "copy in", "compute", "copy out"  # names of spans
 
 
 def unmeasured(name: str) -> AbstractContextManager[None]:

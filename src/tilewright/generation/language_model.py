@@ -28,19 +28,19 @@ from tilewright.generation.sequences import Block, Generated, Request
 from tilewright.ops import logprob
 from tilewright.switches import Without, check_switches
 
-BLOCK = 256  # prompts checked at a time
+BLOCK = 256  # number of prompts that are checked at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A prompt's token ids and its n completions: `output.outputs[0].text`."""
+    """A prompt's token ids and its n completions, as in `output.outputs[0].text`."""
 
     prompt_token_ids: list[int]
     outputs: list[Completion]
 
 
 class LanguageModel(ABC):
-    """A decoder with weights on one device; see `decoder.Decoder` for what it offers to an engine.
+    """A decoder with weights on one device. `decoder.Decoder` describes what it offers to an engine.
 
     dtype: accuracy class of the products; keys and values are cached in it. device: "cpu" or "cuda". stop_ids: tokens
     that end a text. without: optimisations that are switched off, see `switches`. Raises UsageError for another device
@@ -57,7 +57,7 @@ class LanguageModel(ABC):
         self.tokenizer: Tokenizer | None = None
         self._scoring_head: logprob.Prepared | None = None
 
-    config: Any  # of the network; its `head` is a context, in which the output matrix is a numbered layer
+    config: Any  # of the network. In the context `config.head`, the output matrix is a numbered layer
     head: Any  # the output matrix, prepared for matmul
 
     @abstractmethod
@@ -81,14 +81,15 @@ class LanguageModel(ABC):
         seed: int = 0,
         max_batch_memory: int | None = None,
     ) -> Iterator[Output]:
-        """The completions of each prompt, in their order; prompts are read as they are needed.
+        """The completions of each prompt, in the order of the prompts. Prompts are read as they are needed.
 
-        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all. ids: a name
-        for each prompt, which keys its random numbers; without them its index is its name, so that samples, unlike
-        greedy tokens, change with the index. seed: of the random numbers, where params have none. max_batch_memory:
-        bytes for keys and values; None: 1 GiB on a CPU, most of what is free on a GPU. Raises UsageError with the
-        number, from 0, of a prompt that cannot be continued, or whose logits are not finite: then no later prompt is
-        continued, either.
+        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all prompts. ids:
+        an id for each prompt, on which its random numbers depend. Without ids the index of a prompt is its id, so
+        samples, unlike greedy tokens, change with the index. seed: of the random numbers, if params have none.
+        max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most of the free memory on a GPU.
+
+        Raises UsageError with the number, from 0, of a prompt that cannot be continued, or whose logits are not finite.
+        No later prompt is continued then.
         """
         params = SamplingParams() if params is None else params
         memory = self.attention.memory if max_batch_memory is None else max_batch_memory
@@ -134,16 +135,17 @@ class LanguageModel(ABC):
         prefix_token: int | None = None,
         max_batch_memory: int | None = None,
     ) -> Iterator[Score]:
-        """The log-probabilities of each text's tokens, in their order; texts are read as they are needed.
+        """The log-probabilities of each text's tokens, in the order of the texts. Texts are read as they are needed.
 
-        texts: pairs (context, continuation), as tuples, whose continuation is scored; or texts alone, whose tokens are
-        all scored. Each part is a text, if the model has a tokenizer, or a list of token ids. prefix_token:
-        comes before a text alone and replaces an empty context; None: the model's first end-of-text token. truncate:
-        allow more tokens than the model's context: the oldest ones of a context are not read, and a text alone is
-        scored in windows. max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most of
-        what is free on a GPU. Contexts that several texts share
-        are computed once. Raises UsageError with the number, from 0, of a text that cannot be scored, or whose
-        log-probabilities are not finite.
+        texts: tuples (context, continuation), where the continuation is scored, or texts alone, where all tokens are
+        scored. Each part is a text, if the model has a tokenizer, or a list of token ids. prefix_token: stands
+        before a text alone, and replaces an empty context; None: the model's first end-of-text token. truncate: allow
+        more tokens than the model's context. Then the first tokens of a context are left out, and a text alone is
+        scored in windows. max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most of the free memory on
+        a GPU. A context that several texts share is computed once.
+
+        Raises UsageError with the number, from 0, of a text that cannot be scored, or whose log-probabilities are not
+        finite.
         """
         if isinstance(texts, str) or not np.iterable(texts):
             raise WrongType(f"texts is a {type(texts).__name__}; a list of texts or of pairs is wanted")
@@ -151,7 +153,7 @@ class LanguageModel(ABC):
         return self._scores(texts, limits, self.scorer(max_batch_memory))
 
     def scoring_limits(self, *, truncate: bool, prefix_token: int | None) -> ScoringLimits:
-        """What `score` takes. Raises UsageError for a prefix token beyond the vocabulary."""
+        """The limits of `score`. Raises UsageError for a prefix token outside the vocabulary."""
         start = self.stop_ids[0] if prefix_token is None and self.stop_ids else prefix_token
         if start is not None and not 0 <= start < self.sizes.vocabulary:
             rule = f"the model's tokens are 0 to {self.sizes.vocabulary - 1}"
@@ -159,7 +161,7 @@ class LanguageModel(ABC):
         return ScoringLimits(self.sizes.context, start, truncate)
 
     def scorer(self, memory: int | None = None) -> Scorer:
-        """A scorer with keys, values and a workspace of its own."""
+        """A scorer with its own keys, values and workspace."""
         return Scorer(self, memory)
 
     def _scores(self, texts: Iterable[Scorable], limits: ScoringLimits, scorer: Scorer) -> Iterator[Score]:
@@ -171,7 +173,7 @@ class LanguageModel(ABC):
                 unanswered.append(pieces)
                 yield from pieces.wanted
 
-        number, done = 0, 0  # windows of the oldest unanswered text that are computed
+        number, done = 0, 0  # how many windows of the oldest unanswered text are computed
         for _ in scorer.run(wanted()):
             done += 1
             if done < len(unanswered[0].wanted):
@@ -191,7 +193,7 @@ class LanguageModel(ABC):
         return self.backend.numpy(values), self.backend.numpy(greedy)
 
     def engine(self, *, seed: int = 0, memory: int | None = None) -> Engine:
-        """An engine with keys, values and a workspace of its own. memory: bytes for keys and values; None: as
+        """An engine with its own keys, values and workspace. memory: bytes for keys and values; None: as in
         `generate`."""
         kind = Engine
         if self.backend.name == "cuda":
@@ -201,13 +203,13 @@ class LanguageModel(ABC):
                     text_of=has.decode if has else None, tokens_of=has.encode_word if has else None)  # fmt: skip
 
     def completion(self, found: Generated) -> Completion:
-        """With its text, if the model has a tokenizer."""
+        """The completion, with its text if the model has a tokenizer."""
         text = self.tokenizer.decode(found.token_ids)[: found.text_end] if self.tokenizer else None
         return Completion(found.index, list(found.token_ids), text, found.finish_reason, found.logprobs)
 
 
 def attention_on(device: Backend, sizes: Sizes, dtype: str) -> Attention:
-    """The caches and batches of a backend."""
+    """The caches and batches for a backend."""
     if device.name == "cpu":
         return CpuAttention(sizes, dtype)
     from tilewright.generation.cuda.attention import CudaAttention

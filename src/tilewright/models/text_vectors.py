@@ -19,7 +19,7 @@ from tilewright.ops.matmul import matmul, prepare
 
 
 class TextVectors:
-    """Makes vectors of hidden states.
+    """Computes vectors from hidden states.
 
     modules: what to compute. width: elements of a hidden state. weights: of the dense layers, float32 or bfloat16, as
     "0.weight" (outputs, inputs) and "0.bias". dtype: accuracy class of their products. device: where the hidden states
@@ -40,7 +40,7 @@ class TextVectors:
             self.layers.append((prepare(there.array(weight).T, dtype=dtype), bias, layer.activation))
 
     def checked(self, dimensions: int | None) -> int:
-        """The elements to keep of a vector; None: all. Raises UsageError."""
+        """The number of elements to keep of a vector; None: all. Raises UsageError."""
         return checked_size(dimensions, self.size, "dimensions")
 
     def pooled(self, x: Array, bounds: Array, skip: int = 0) -> Array:
@@ -57,8 +57,8 @@ class TextVectors:
         return unit(x) if self.modules.is_normalized else x
 
     def cut(self, vectors: np.ndarray, dimensions: int | None) -> np.ndarray:
-        """The first `dimensions` elements of whole vectors float32 (n, size); None: all of them. What is cut is scaled
-        to length 1 again, if the model scales its vectors."""
+        """The first `dimensions` elements of whole vectors float32 (n, size); None: all of them. Shortened vectors are
+        scaled to length 1 again, if the model scales its vectors."""
         if (keep := self.checked(dimensions)) == self.size:
             return vectors
         shorter = np.ascontiguousarray(vectors[:, :keep])
@@ -66,7 +66,8 @@ class TextVectors:
 
 
 def checked_size(dimensions: int | None, size: int, parameter: str) -> int:
-    """The elements to keep of a vector of `size`; None: all. parameter: what the caller calls it. Raises UsageError."""
+    """The number of elements to keep of a vector of `size`; None: all. parameter: the caller's name for it. Raises
+    UsageError."""
     if dimensions is None:
         return size
     if isinstance(dimensions, bool) or not isinstance(dimensions, int | np.integer):

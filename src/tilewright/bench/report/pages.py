@@ -1,4 +1,4 @@
-"""docs/results/: a page of Markdown for each operation and each job, and an index. Every page is written as a whole."""
+"""docs/results/: one Markdown page per operation and per job, and an index. Every page is written as a whole."""
 
 import re
 from collections.abc import Iterator
@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tilewright.bench.kernels.table import KernelRow
+from tilewright.bench.report import experiments
 from tilewright.bench.report.job_ladders import MEASURED, job_ladders, job_name, job_table, published_table
 from tilewright.bench.report.kernels import kernel_tables
+from tilewright.bench.report.layers import layer_tables
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.side_by_side import side_table
 from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
@@ -45,7 +47,7 @@ READING = {
 
 @dataclass(frozen=True)
 class Job:
-    """A job's page: title, what is measured, and its result files with a heading for each."""
+    """The page of a job: its title, what is measured, and its result files with a heading for each."""
 
     title: str
     about: str
@@ -58,7 +60,7 @@ JOBS = {
         "The course's TextCNN on real sentences: vocabulary 21,635, width 4,096, 1,024 filters of each kernel size, "
         'random weights. "table inside" computes the token table within the run; "table exists" is every later run, '
         "which reads it from disk (`--keep-table`). PyTorch runs at its fastest batch in the same process.",
-        {"sentiment": "End to end"},
+        {"sentiment": "End to end", "sentiment_profile": "Where the time goes"},
     ),
     "gpt2": Job(
         "GPT-2",
@@ -81,7 +83,7 @@ JOBS = {
     "volumes": Job(
         "Volumes",
         "Filters on whole volumes, beside scipy.ndimage and PyTorch on a CPU, CuPy and cuDNN on a GPU.",
-        {"volumes": "End to end"},
+        {"volumes": "End to end", "volumes_profile": "Where the time goes"},
     ),
     "scaling": Job(
         "Scaling",
@@ -109,9 +111,11 @@ def pages(
     stepwise: list[Row],
     compiled: dict[str, list[KernelRow]],
 ) -> dict[str, str]:
-    """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg". swept: the
-    rows of sweeps; stepwise: those of ladders of jobs; without such rows there is no such page. compiled: operation ->
-    rows of its compiled kernels."""
+    """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg".
+
+    swept: the rows of sweeps. stepwise: the rows of ladders of jobs. Without such rows their page is left out.
+    compiled: operation -> rows of its compiled kernels.
+    """
     machines = list(by_machine(by_op))
     written = {"index.md": _index(by_op, ladders, swept, stepwise)}
     if stepwise:
@@ -123,24 +127,26 @@ def pages(
         written[f"{op}.md"] = _page(chain(parts, _compiled(op, compiled.get(op, []))))
     for name, job in jobs(by_op, ladders).items():
         written[f"{name}.md"] = _page(_job(name, job, by_op, machines, figures))
+    every = [*chain.from_iterable(by_op.values()), *swept, *stepwise]
+    written[experiments.PAGE] = _page(experiments.experiments(every, compiled, written))
     return written
 
 
 def jobs(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> dict[str, Job]:
-    """Name -> job: those of `JOBS`, and one for each other result file that is no ladder's."""
+    """Name -> job: those of `JOBS`, and one for each other result file that does not belong to a ladder."""
     known = {file for job in JOBS.values() for file in job.files}
     others = [op for op in by_op if op not in known and op not in ladders]
     return JOBS | {re.sub(r"\W+", "-", op): Job(op, "", {op: "End to end"}) for op in sorted(others)}
 
 
 def without(rows: list[Row], machines: list[str]) -> str:
-    """One sentence: which machines have no rows here; empty if each has."""
+    """One sentence that says which machines have no rows here. Empty if all have some."""
     missing = [machine_title(name) for name in machines if all(row.machine != name for row in rows)]
     return f"No rows from: {'; '.join(missing)}." if missing else ""
 
 
 def _compiled(op: str, rows: list[KernelRow]) -> Iterator[str]:
-    """What the compilers made of the kernels."""
+    """What the compilers made of the kernels, as text."""
     if rows:
         yield "## Compiled kernels"
         yield f"`tilewright show {op} --save` wrote these rows. `tilewright show {op} RUNG` shows the code."
@@ -163,13 +169,16 @@ def _operation(rows: list[Row], ladder: Ladder, machines: list[str], figures: li
         yield _images(figures, f"{machine}/{op}-", f"{machine}/roofline-{op}.")
         yield "### Every rung at one size"
         yield from (table.markdown() for table in ladder_tables(own, ladder))
+        if layers := layer_tables(own, ladder):
+            yield "### Every rung at every layer"
+            yield from (table.markdown() for table in layers)
         yield "### The default rung at every size"
         yield from (table.markdown() for table in sizes_tables(own, ladder))
     yield without(rows, machines)
 
 
 def _images(figures: list[str], *prefixes: str) -> str:
-    """The figures whose names begin so; a figure's words are its file's name and its machine."""
+    """The figures whose names begin with a prefix. A figure's text is its file name and its machine."""
     names = [name for name in figures if name.startswith(prefixes)]
     return "\n".join(f"![{_words(*name[:-4].split('/'))}](../../results/{name})" for name in names)
 
@@ -229,6 +238,7 @@ def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[
         "writes these pages.",
         "## How to read the tables",
         "\n".join(f"* **{word}**: {meaning}" for word, meaning in READING.items()),
+        f"[Experiments]({experiments.PAGE}) lists those of the course's reports, and where each was measured.",
         "## Machines",
         "\n".join(f"* {machine_title(name)}: {origin(rows)}" for name, rows in by_machine(by_op).items()),
         "## Jobs",

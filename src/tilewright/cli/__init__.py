@@ -55,6 +55,7 @@ VERBS = {
     "bench": "Time a whole workload beside other libraries.",
     "report": "Write tables, figures and a page from the measured results.",
     "writeup": "Write a report of this machine from its measured results.",
+    "timeline": "Draw when each worker of a job read, computed and wrote, from --trace files.",
     "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
     "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
     "warm": "Compile the kernels of jobs ahead, into a directory for other machines.",
@@ -281,7 +282,7 @@ def fail(error: BaseException) -> None:
 
 
 def explained(error: BaseException) -> TilewrightError:
-    """`error` itself if it is one of ours, else the one of ours that tells it."""
+    """`error` itself if it is a TilewrightError, otherwise the TilewrightError that replaces it."""
     if isinstance(error, TilewrightError):
         return error
     if isinstance(error, KeyboardInterrupt):

@@ -55,7 +55,7 @@ def test_a_changed_object_is_refused(run, store, there):
     run(*there)
     obstore.put(store, "in.bin", Path("in.bin").read_bytes()[:-24])
     code, _, errors = run(*there)
-    assert code == 2 and "the job was begun for other results: input." in errors
+    assert code == 2 and "the job was begun with other settings or inputs: input." in errors
     obstore.put(store, "in.bin", Path("in.bin").read_bytes())
     code, _, errors = run(*there)
     assert code == 2 and "input.etag was" in errors
@@ -163,7 +163,9 @@ def test_a_job_in_a_store_goes_on(run, store, small, far):
     assert code == 0 and "All 5 shards were there: the output was made of them" in out
     assert kept(store) == Path("out.bin").read_bytes()
     code, _, errors = run(*far, "--dtype", "bfloat16")
-    assert code == 2 and errors.startswith("Error: s3://bucket/jobs/far.bin.job: the job was begun for other results")
+    assert code == 2 and errors.startswith(
+        "Error: s3://bucket/jobs/far.bin.job: the job was begun with other settings or inputs"
+    )
     code, out, _ = run(*far, "--restart")
     assert code == 0 and "Resumed" not in out and kept(store) == Path("out.bin").read_bytes()
 

@@ -284,7 +284,7 @@ def fail(error: BaseException) -> None:
 
 
 def explained(error: BaseException) -> TilewrightError:
-    """`error` itself if it is one of ours, else the one of ours that tells it."""
+    """`error` itself if it is a TilewrightError, otherwise the TilewrightError that replaces it."""
     if isinstance(error, TilewrightError):
         return error
     if isinstance(error, KeyboardInterrupt):

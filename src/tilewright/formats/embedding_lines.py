@@ -173,7 +173,7 @@ class EmbeddingLines(LineReader[_Found, Request]):
             raise BadLine(f"is {record.url[:80]!r}; {EMBEDDINGS} is wanted", "url")
         for name in inside.keys() - set(BODY):
             if bytes(inside[name]) != b"null":
-                raise BadLine(f"is not honoured; {', '.join(BODY)} are known", f"body.{name}")
+                raise BadLine(f"is not supported; the known fields are {', '.join(BODY)}", f"body.{name}")
         body: _Body = msgspec.json.decode(record.body, type=_Body)  # type: ignore[arg-type]
         if body.encoding_format not in (None, "float", "base64"):
             raise BadLine(f"is {body.encoding_format!r:.80}; float and base64 are known", "body.encoding_format")

@@ -94,7 +94,7 @@ class FileList(os.PathLike[str]):
         """Raises InputError unless the file is as it was listed. On another host the ctime may differ."""
         was, now = (file.stored, file.changed), (status.st_size, status.st_mtime_ns)
         if was != now or (platform.node() == self.host and file.ctime != status.st_ctime_ns):
-            raise _changed(file.path, "its size or its times are other ones")
+            raise _changed(file.path, "its size or its times have changed")
 
     def measured(self) -> FileList:
         """The same list with the sizes of compressed files. Each is expanded once, which checks all of it. Raises
@@ -255,7 +255,7 @@ class Files(InputFile):
         return file
 
     def members(self) -> Iterator[InputFile]:
-        """All files, one after the other."""
+        """All files, one after another."""
         yield from map(self.member, range(len(self.source.files)))
 
     def parts(self, begin: int, end: int) -> Iterator[Part]:

@@ -292,7 +292,7 @@ def _forget(offer: Offer) -> None:
 
 
 def _blocks(source: Source, *, read: bool) -> Iterator[tuple[int, bytearray]]:
-    """Yield (offset, block) of a file in order. read: read each block; else it is an empty buffer to receive into.
+    """Yield (offset, block) of a file in order. read: read each block; otherwise it is an empty buffer to receive into.
 
     Raises ResourceError.
     """

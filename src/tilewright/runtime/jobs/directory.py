@@ -157,10 +157,13 @@ class JobDirectory:
         earlier = self.manifest
         touched = earlier.touched(manifest)
         if what := earlier.differs(manifest, but=touched):
-            raise UsageError(f"the job was begun for other results: {what}", path=self.path, remedy=OTHERWISE)
+            raise UsageError(
+                f"the job was begun with other settings or inputs: {what}", path=self.path, remedy=OTHERWISE
+            )
         if recut and (cut := recut(getattr(earlier.cut, "per_shard", None))) != earlier.cut:
             raise UsageError(
-                f"the job's manifest was edited: it cuts the input as {earlier.cut}, and this input is cut as {cut}",
+                f"the job's manifest was edited: it divides the input as {earlier.cut}, "
+                f"and this input is divided as {cut}",
                 path=self.root.where(MANIFEST),
                 remedy=OTHERWISE,
             )

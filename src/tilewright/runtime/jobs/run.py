@@ -169,7 +169,7 @@ def check_retry(settings: Settings) -> None:
     if not settings.is_supervised:  # with MPI or inline, a record that kills its process would stop the job
         engine = settings.engine or "inline"
         raise UsageError(
-            f"engine is {engine!r}; --retry-failed needs an engine that replaces the workers which a record ends",
+            f"engine is {engine!r}; --retry-failed needs an engine that replaces workers that die",
             remedy="give --engine local or --engine ray",
         )
 

@@ -109,8 +109,8 @@ class Pipeline:
         self.downloads = torch.cuda.Stream() if downloads and gpu and overlap else None
 
     def queue(self, step: Step, slot: int = 0, span: Span = unmeasured) -> torch.cuda.Event | None:
-        """Queue a step. Returns the event of its last copy, if copies out have their own stream. span: measures copies
-        in, kernels and copies out."""
+        """Queue a step. Returns the event of its last copy, if copies out have their own stream. span: measures
+        copies in, kernels and copies out."""
         stream = self.streams[slot % len(self.streams)] if self.streams else None  # None: torch's current one
         measured = span if self.device != "cpu" else unmeasured
         with torch.cuda.stream(stream):

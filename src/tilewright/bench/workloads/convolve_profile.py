@@ -84,13 +84,13 @@ def _parts(work: Planes, program: Callable[[int], Any], result: Any, folder: Pat
 
     def read() -> None:
         with source.open("rb", buffering=0) as file:
-            view = memoryview(buffer).cast("B")
+            view = buffer.data.cast("B")
             while len(view):
                 view = view[file.readinto(view) :]
 
     def write() -> None:
         with target.open("wb", buffering=0) as file:
-            view = memoryview(found).cast("B")
+            view = found.data.cast("B")
             while len(view):
                 view = view[file.write(view) :]
 

@@ -96,3 +96,14 @@ def test_other_bytes_than_a_saved_point_are_an_error(ran, tmp_path):
     other = replace(one, threads=1, check=SAME + "f" * 16)
     with pytest.raises(InternalError, match="workers=2 does not give the bytes of fewer workers"):
         swept(tmp_path, [other], {"workers": (1, 2)})
+
+
+def test_points_of_code_without_a_commit_are_kept_within_a_session(ran, tmp_path, monkeypatch):
+    """As on a machine that has the files and no checkout: an interrupted sweep has its points, a later one none."""
+    monkeypatch.setattr(results, "commit", lambda: "unknown")
+    for row in swept(tmp_path, axes={"workers": (1, 2)}):
+        save_here([row])
+    assert [row.point for row in read(tmp_path / "results")] == ["workers=1", "workers=2"]
+    monkeypatch.setattr(results, "session", lambda: "later")
+    save_here(swept(tmp_path, axes={"workers": (2,)}))
+    assert [(row.point, row.session) for row in read(tmp_path / "results")] == [("workers=2", "later")]

@@ -1,4 +1,4 @@
-"""A job of `classify`, `generate` or `draw`: a model, an input, an output, and the fingerprint of its results."""
+"""A job with a model: its input, its output, the fingerprint of its results. Most are on records."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tilewright.formats.files import same_file, spelled
 from tilewright.formats.inputs import open_text
 from tilewright.formats.many_files import FileList, is_many, list_files
 from tilewright.formats.models import CONFIG, GENERATION, table_path
-from tilewright.formats.names import check_records_name, kind_of_records, plain_name
+from tilewright.formats.names import RECORDS, check_records_name, kind_of_records, plain_name
 from tilewright.formats.parquet import check_installed
-from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
 from tilewright.formats.tokenizer_older import OLDER_FILES
 from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
@@ -29,7 +29,7 @@ KEEPING = (".jsonl", ".parquet")  # outputs whose records have
 
 @dataclass
 class ModelJob:
-    """The options that the three verbs share.
+    """The options that the verbs with a model share.
 
     count: records from the start of the input (None: all). answers: a reference to compare the output with. settings:
     how the job is run.
@@ -86,12 +86,21 @@ class ModelJob:
 
 
 @dataclass
-class TextJob(ModelJob):
-    """A job on records, of one file or of many. per_input: of an output that is a folder, one file per input file
-    instead of one per shard. source: what `list_input` and `measure` have found."""
+class RecordsJob(ModelJob):
+    """A job on records, of one file or of many.
+
+    content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
+    (name in the input, name in the output) of the fields that pass through. per_input: of an output that is a folder,
+    one file per input file instead of one per shard. source: what `list_input` and `measure` have found.
+    """
 
     FOLDERS: ClassVar[bool] = False  # the output may be a folder of files
+    FORMS: ClassVar[tuple[str, ...]] = RECORDS  # what the output may be, by its name
+    ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
+    FIELD_OPTION: ClassVar[str] = "--text-field"
 
+    content_field: str | None = field(default=None, kw_only=True)
+    keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
     per_input: bool = field(default=False, kw_only=True)
     source: Source | FileList | None = field(default=None, kw_only=True, repr=False, compare=False)
 
@@ -110,8 +119,8 @@ class TextJob(ModelJob):
 
     @property
     def fields(self) -> RecordFields:
-        """The fields that the user names; a verb without the options has none."""
-        return PLAIN
+        """The fields that the user names."""
+        return RecordFields(self.content_field, self.keep)
 
     @property
     def text(self) -> str | Source | FileList:
@@ -125,9 +134,9 @@ class TextJob(ModelJob):
 
     @property
     def form(self) -> str:
-        """What the output holds: ".jsonl", ".txt", ".parquet" or ".bin". The name of a folder may say it, too."""
+        """What the output holds, one of FORMS. The name of a folder may say it, too."""
         name = self.output.rstrip("/")
-        found = next((form for form in (".jsonl", ".txt", ".parquet") if name.endswith(form)), "")
+        found = next((form for form in self.FORMS if name.endswith(form)), "")
         return found or (".jsonl" if self.is_folder else ".bin")
 
     def output_names(self) -> dict[str, str]:
@@ -152,7 +161,8 @@ class TextJob(ModelJob):
         return kind_of_records(self.source or self.input or "")
 
     def fingerprint(self, verb: str) -> dict[str, Value]:
-        """Also what is read of the input, if its name says more than the file's bytes."""
+        """Also what is read of the input, if its name says more than the file's bytes, and the fields that the user
+        names."""
         named: dict[str, Value] = {"input.kind": self.kind} if self.kind in (".csv", ".tsv") else {}
         if self.per_input:
             named["per_input"] = True
@@ -161,6 +171,10 @@ class TextJob(ModelJob):
             named = {**self.source.fields(), **named}
         elif self.source:
             named["input.expanded"] = self.source.expanded
+        if self.content_field is not None:
+            named["content_field"] = self.content_field
+        if self.keep:
+            named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
         return super().fingerprint(verb) | named
 
     def files(self) -> dict[str, str]:
@@ -186,33 +200,6 @@ class TextJob(ModelJob):
             raise UsageError("the output is inside the input, and would be an input of the next run", path=self.output,
                              remedy="choose an output outside, or give a pattern as the input")  # fmt: skip
 
-
-@dataclass
-class RecordsJob(TextJob):
-    """The options that verbs on records share.
-
-    content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
-    (name in the input, name in the output) of the fields that pass through.
-    """
-
-    ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
-    FIELD_OPTION: ClassVar[str] = "--text-field"
-
-    content_field: str | None = field(default=None, kw_only=True)
-    keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
-
-    @property
-    def fields(self) -> RecordFields:
-        """The fields that the user names."""
-        return RecordFields(self.content_field, self.keep)
-
-    def fingerprint(self, verb: str) -> dict[str, Value]:
-        """Also the named fields, where there are any: jobs without them go on."""
-        named: dict[str, Value] = {} if self.content_field is None else {"content_field": self.content_field}
-        if self.keep:
-            named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
-        return super().fingerprint(verb) | named
-
     def check_fields(self) -> None:
         """Raises UsageError for named fields that the input cannot have, or the output cannot hold."""
         given = (self.FIELD_OPTION, self.content_field), ("--keep", ",".join(name for name, _ in self.keep) or None)
@@ -235,18 +222,20 @@ class RecordsJob(TextJob):
                 raise UsageError(f"--keep has the field {told!r}; {rule}", remedy="rename one, as in --keep meta=tags")
 
 
-def check_records(job: TextJob) -> None:
-    """`check_output` for a job on records (text, or numbers in .bin files). Also raises UsageError for a file name
-    without a known suffix, and ResourceError for Parquet if PyArrow is not installed."""
+def check_records(job: RecordsJob) -> None:
+    """`check_output` and `check_fields` for a job on records (text, or numbers in .bin files).
+
+    Also raises UsageError for a file name without a known suffix, and ResourceError for Parquet if PyArrow is not
+    installed.
+    """
     job.list_input()
     job.check_output()
-    if isinstance(job, RecordsJob):
-        job.check_fields()
+    job.check_fields()
     check_records_name(job.input or "", "input")
     if job.is_folder:
         _check_folder(job)
     else:
-        check_records_name(job.output, "output")
+        check_records_name(job.output, "output", job.FORMS)
         if job.per_input:
             raise UsageError("--per-input needs an output that is a folder", path=job.output,
                              remedy="end its name with a slash, as in -o out/")  # fmt: skip
@@ -256,7 +245,7 @@ def check_records(job: TextJob) -> None:
         check_installed(job.output)
 
 
-def _check_folder(job: TextJob) -> None:
+def _check_folder(job: RecordsJob) -> None:
     """Raises UsageError for what a folder of files cannot have."""
     if not job.FOLDERS:
         raise UsageError("the output of this verb is one file, and the name is that of a folder", path=job.output,

@@ -1,4 +1,4 @@
-"""Base of the tasks of `classify` and `generate`: each record gives its answer or its error."""
+"""Base of the tasks of verbs on records: each record gives its answer or its error."""
 
 from __future__ import annotations
 
@@ -24,19 +24,24 @@ from tilewright.runtime.jobs.sinks import Encoder, FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Totals
 from tilewright.runtime.text_inputs import absent_fields
-from tilewright.runtime.verbs.model_job import TextJob
+from tilewright.runtime.verbs.model_job import RecordsJob
 
 
-def notices(job: TextJob) -> list[str]:
+def notices(job: RecordsJob) -> list[str]:
     """What to say of the input before the work: kept fields that no record has, files without a byte."""
     empty = empty_files(job.source) if isinstance(job.source, FileList) else ""
     return [notice for notice in (absent_fields(job.text, job.fields), empty) if notice]
 
 
 class RecordsTask:
-    """The part of a `Task` that both verbs share."""
+    """The part of a `Task` that these verbs share."""
 
-    job: TextJob
+    job: RecordsJob
+
+    @property
+    def id_names(self) -> tuple[str, ...]:
+        """The fields of a line that may hold its id, of a verb that answers batch lines of OpenAI."""
+        return ("custom_id", "id") if self.job.content_field is None else ("id",)
 
     def files(self) -> dict[str, str]:
         return self.job.files()

@@ -11,7 +11,7 @@ from tilewright.formats.sampling_fields import is_known
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
-from tilewright.runtime.reports import Report
+from tilewright.runtime.reports import TokensReport
 from tilewright.runtime.verbs.model_job import WITH_FIELDS, RecordsJob, check_records
 
 FEW_SEQUENCES = 16  # at once: with fewer, the products are bound by reading the weights
@@ -47,17 +47,14 @@ class GenerateJob(RecordsJob):
 
 
 @dataclass
-class GenerateReport(Report):
+class GenerateReport(TokensReport):
     """tokens: generated; prompt_tokens: read, in all; cut: prompts with completions that the context had no room for.
     undrawn: prompts at temperature 0 with a seed, top_k, top_p or min_p of their own, which change nothing there.
-    unused_rungs: forced rungs, as "OP=RUNG", of operations that no prompt needed. tokens_per_second: of this run."""
+    unused_rungs: forced rungs, as "OP=RUNG", of operations that no prompt needed."""
 
-    tokens: int = 0
     prompt_tokens: int = 0
-    cut: int = 0
     undrawn: int = 0
     unused_rungs: list[str] = field(default_factory=list)
-    tokens_per_second: float = 0.0
 
 
 def beyond_context(max_tokens: int, config: DecoderConfig) -> str:

@@ -1,0 +1,74 @@
+"""The records of a shard on their way through a decoder. Results are written in the order of the input."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from tilewright.formats.lines import LineReader
+from tilewright.formats.prompts import PromptFile
+from tilewright.formats.records import Record
+from tilewright.runtime.jobs import trace
+from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
+from tilewright.runtime.jobs.directory import Attempt
+from tilewright.runtime.jobs.task import Beat
+from tilewright.runtime.reports import Report, phase
+
+READ = 256  # records read at a time
+WRITTEN = 64  # results written at a time
+WRITTEN_VALUES = 1 << 18  # tokens and log-probabilities in results, from which on they are written: some 30 MB
+
+R = TypeVar("R", bound=Record)
+
+
+class Writer(Protocol):
+    """Writes results."""
+
+    def write(self, results: Any, /) -> None: ...
+
+
+class Stream(Generic[R]):
+    """A shard's records, some of which wait for the model, and their results, some of which are not yet written."""
+
+    nothing: Any = None  # the result of a record with an error
+
+    def __init__(
+        self, reader: LineReader[Any, Any] | PromptFile, report: Report, shard: Shard, out: Attempt, beat: Beat,
+        writer: Writer,
+    ) -> None:  # fmt: skip
+        self.reader, self.report, self.shard = reader, report, shard
+        self.out, self.beat, self.writer = out, beat, writer
+        self.pending: deque[R] = deque()  # read and not yet written
+        self.results: list[tuple[R, Any]] = []
+        self.values = 0  # tokens and log-probabilities in them
+        self.expected = 0.0  # records in all, as it seems
+        self.records = self.tokens = self.cut = 0
+
+    def expect(self, count: int, end: int) -> None:
+        """Update the estimated number of records in the shard. count: of a batch that was read, which ends there."""
+        cut, share = self.shard.cut, self.shard.share(end)
+        if share:
+            self.expected = (self.records + count) / share
+        elif isinstance(cut, Records | RowGroups):
+            self.expected = cut.span(self.shard.number)[1]
+
+    def skip_bad(self) -> None:
+        """Move bad records at the front of `pending` to the results. Write the results if there are many."""
+        while self.pending and self.pending[0].error is not None:
+            self.fail(self.pending.popleft())
+        if len(self.results) >= WRITTEN or self.values >= WRITTEN_VALUES:
+            self.write()
+
+    def fail(self, record: R) -> None:
+        """A record with its error."""
+        assert record.error is not None
+        error = self.reader.located(record.error)
+        self.out.error(error)
+        self.results.append((replace(record, error=error), self.nothing))
+
+    def write(self) -> None:
+        """Write all saved results."""
+        with trace.span(trace.WRITE), phase(self.report, "write"):
+            self.writer.write(self.results)
+        self.results, self.values = [], 0

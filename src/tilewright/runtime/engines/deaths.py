@@ -1,4 +1,4 @@
-"""Shards that have killed ranks, and so the whole job, in earlier runs. The next run treats them with care.
+"""Shards that killed a rank in an earlier run, and so stopped the whole job. The next run isolates the bad records.
 
 Each death is a line of the job's logs/deaths.jsonl. The line is written by the node's witness, by the rank that failed,
 or by rank 0 for a rank that hangs.
@@ -12,12 +12,14 @@ from tilewright.runtime.engines.schedule import TRIES, Assignment, End, Ends
 from tilewright.runtime.engines.witness import DEATHS
 from tilewright.runtime.jobs.directory import JobDirectory
 
-MOST_BYTES = 1 << 20  # of the file that are read
+MOST_BYTES = 1 << 20  # of deaths.jsonl that are read
 
 
 class Death(msgspec.Struct, frozen=True):
-    """The death of a rank. record: the one that ran alone, if any. killed: as `End.killed`. forget: no rank died; the
-    earlier deaths at this shard no longer count."""
+    """The death of a rank. record: the record that ran alone, if any. killed: as `End.killed`.
+
+    forget: no rank died; the line only says that earlier deaths at this shard no longer count.
+    """
 
     shard: int
     record: int | None
@@ -30,7 +32,8 @@ def assignments(directory: JobDirectory, shards: list[int]) -> list[Assignment]:
     """How to run these shards. A shard that has killed TRIES ranks runs one record at a time. A blamed record
     (`Ends.blamed`) does not run; it gets an error.
 
-    A rank may be killed for other reasons, even twice at one shard: that costs time but no record.
+    A rank may also be killed for reasons unrelated to the shard. Then running single records costs time, but no record
+    is lost.
     """
     found: dict[int, list[Death]] = {}
     for line in (directory.logs.read(DEATHS, MOST_BYTES) or b"").splitlines():

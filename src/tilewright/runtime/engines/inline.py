@@ -1,4 +1,4 @@
-"""Runs shards in this process, one after the other: for small jobs, which take less time than the start of a worker."""
+"""Runs shards in this process, one after the other. For small jobs, which take less time than starting a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.task import Engine, Job, Place, open_worker, run_shard
 
-WAIT_SECONDS = 0.1  # between two questions for a shard while others have all that are left
+WAIT_SECONDS = 0.1  # between two requests for a shard while other processes hold all remaining shards
 
 
 class Inline(Engine):
@@ -41,8 +41,10 @@ class Inline(Engine):
 
 
 def _numbers(job: Job) -> Iterator[int]:
-    """The shards to run. Once others have joined, a source hands out those that are left. Raises Interrupted while it
-    waits for others."""
+    """The shards to run. Once other processes have joined, `job.join` returns a source of the remaining shards.
+
+    Raises Interrupted if a signal arrives while it waits for other processes.
+    """
     source = job.source
     if source is None:
         for at, number in enumerate(job.todo):
@@ -59,7 +61,7 @@ def _numbers(job: Job) -> Iterator[int]:
 
 
 def _split(todo: list[int], at: int) -> tuple[list[int], list[int]]:
-    """(shards at work, shards that wait) before shard `todo[at]`."""
+    """(running shards, waiting shards) before shard `todo[at]` runs."""
     return [], todo[at:]
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from tilewright.errors import UsageError
 
-SIZES = (  # variables in which they say it; Slurm sets its own in what srun starts, and in no batch script
+SIZES = (  # variables with the number of processes; Slurm sets its variable under srun, but not in a batch script
     "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS",
 )  # fmt: skip
 
@@ -22,14 +22,14 @@ def started() -> tuple[list[str], int]:
 def unlink_shared_memory() -> None:
     """Remove the names of MPICH's shared memory that this process has mapped. Its memory stays mapped.
 
-    Ranks that are killed leave theirs on the node. Slurm gives the next start of the job the same names, and MPI_Init
-    would fail or hang on what it finds there.
+    A killed rank would leave its shared memory on the node. When Slurm restarts the job, MPICH uses the same names
+    again, and MPI_Init would fail or hang on the old memory.
     """
     names = set()
-    with suppress(OSError), open("/proc/self/maps", "rb") as file:  # not every system has it
+    with suppress(OSError), open("/proc/self/maps", "rb") as file:  # some systems have no such file
         names = {line.split(None, 5)[-1].strip() for line in file if b" /dev/shm/mpich_shm_" in line}
     for name in names:
-        with suppress(OSError):  # one that has no name any more ends with " (deleted)"
+        with suppress(OSError):  # already unlinked: the path in maps then ends with " (deleted)"
             os.unlink(name)
 
 
@@ -45,8 +45,7 @@ def check_size(size: int) -> None:
 
 
 def check_alone() -> None:
-    """Raises UsageError if a launcher started several processes of a job that is to run in one, or is to start its
-    workers itself."""
+    """Raises UsageError if a launcher started several processes of a job whose engine expects only one process."""
     names, count = started()
     if count > 1:
         raise UsageError(

@@ -23,16 +23,20 @@ from tilewright.runtime.jobs.stop import SIGNALS
 from tilewright.runtime.jobs.task import WORKER_MEMORY, Engine, Job, Place
 
 TICK = 0.2  # seconds between two checks for silent workers
-START_SECONDS = 1800.0  # a worker may take to load its model: the largest, from the slowest of network disks
+START_SECONDS = 1800.0  # that a worker may take to load its model: enough for a large one from a slow network disk
 LAST_SECONDS = 5.0  # for workers to close their files; then they are killed
-LOG_BYTES = 1 << 20  # of what a worker said, to find its last words
-FALSE_STARTS = 2  # in a row, workers that end before their first shard: all others would, too
+LOG_BYTES = 1 << 20  # of a worker's log that are read to find its last line
+FALSE_STARTS = 2  # workers in a row that die while they start; then the job stops, because others would die too
 OWN = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
-GIVEN_UP = 3  # shards that ended every worker: then the fault is not in the shards
+GIVEN_UP = 3  # shards that killed every worker; then the job stops, because the cause is hardly in the shards
 
 
 class Local(Engine):
-    """workers: processes, each on its part of the cores this process may use, or on one of `gpus` (CUDA's names)."""
+    """Runs shards in supervised worker processes.
+
+    workers: the number of processes; the cores that this process may use are divided among them. gpus: the GPUs of the
+    workers, by CUDA's names.
+    """
 
     joinable = True
 
@@ -49,8 +53,7 @@ class Local(Engine):
 
 
 def facts_of(workers: int, ended: Counter[str]) -> dict[str, object]:
-    """The workers' part of a report. ended: count of ended workers by reason. Workers that no signal stopped were
-    replaced."""
+    """The workers' entries of a report. ended: the number of lost workers by reason; each was replaced."""
     return {"workers": workers, "replaced": ended.total()} | ({"ended": dict(ended)} if ended else {})
 
 
@@ -78,7 +81,10 @@ def _part(cores: list[int], number: int, workers: int) -> tuple[int, ...] | None
 
 @dataclass
 class _Hand:
-    """A worker process as its supervisor sees it. heard: time of its last sign of life."""
+    """The supervisor's record of a worker process. heard: time of its last message. record: the one that runs alone.
+
+    log_start: the size of the log before this process wrote to it. hung: it was killed because it sent no message.
+    """
 
     place: Place
     process: subprocess.Popen[bytes]
@@ -99,8 +105,8 @@ class _Supervisor:
         self.schedule.more = job.source is not None
         self.hands: dict[int, _Hand] = {}
         self.false_starts = 0
-        self.ended: Counter[str] = Counter()  # workers before their time, by why
-        self.peaks: dict[int, int] = {}  # bytes, by the worker's number; of its processes the one that took most
+        self.ended: Counter[str] = Counter()  # lost workers by reason
+        self.peaks: dict[int, int] = {}  # peak memory in bytes by the worker's number: the most of its processes
 
     def run(self) -> None:
         woken, waking = socket.socketpair()
@@ -146,7 +152,7 @@ class _Supervisor:
                 raise self.gave_up()
 
     def refill(self) -> None:
-        """Take a shard for each worker without one, if the shards are shared with other processes."""
+        """If the shards are shared with other processes, claim a shard for each worker that has none."""
         if self.source is None:
             self.source = self.job.join(self.split)
         if self.source is None:
@@ -158,13 +164,13 @@ class _Supervisor:
         self.schedule.more = not self.source.over
 
     def split(self) -> tuple[list[int], list[int]]:
-        """(shards at work, shards that wait). Those that ended a worker stay with these workers."""
+        """(running shards, waiting shards). Shards that have killed a worker count as running: they stay here."""
         running = [pace.at.shard for pace in self.schedule.paces.values() if pace.at]
         todo, self.schedule.todo = self.schedule.todo, deque(each for each in self.schedule.todo if each.deaths)
         return running + [each.shard for each in self.schedule.todo], [each.shard for each in todo if not each.deaths]
 
     def hire(self) -> None:
-        """Start the missing worker processes, as long as there are shards for them."""
+        """Start missing worker processes, but not more than there are shards to run."""
         wanted = len(self.schedule.todo) + self.schedule.running
         for place in self.places:
             if place.number not in self.hands and len(self.hands) < wanted:
@@ -178,7 +184,7 @@ class _Supervisor:
         environment = os.environ | ({"CUDA_VISIBLE_DEVICES": place.gpu} if place.gpu else {})
         code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.runtime.engines.worker import main; "
         code += f"main({theirs.fileno()}, {os.getpid()})"
-        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited: none ends it before it ignores them
+        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited, until the worker ignores them itself
         try:
             with naming(sys.executable, "start a worker with"):
                 process = subprocess.Popen(
@@ -195,7 +201,7 @@ class _Supervisor:
             start = os.fstat(log).st_size
             os.close(log)
         hand = _Hand(place, process, Connection(ours.detach()), name, start)
-        with suppress(ConnectionError):  # it has died already; reading its pipe will tell
+        with suppress(ConnectionError):  # it has died already; `hear` notices when it reads the pipe
             traced = self.job.settings.trace is not None
             directory = self.job.directory
             setup = Setup(self.job.task, directory.output, place, traced, directory.began, directory.joined)
@@ -236,7 +242,7 @@ class _Supervisor:
             raise message.error
 
     def watch(self) -> None:
-        """Kills workers whose last sign of life is too old. Their end is then handled like any other."""
+        """Kill workers whose last message is too old. `hear` then handles the death like any other."""
         now = time.monotonic()
         for number, hand in self.hands.items():
             busy = hand.ready and self.schedule.paces[number].at is not None
@@ -266,7 +272,7 @@ class _Supervisor:
             self.source.drop(given_up)
 
     def end_of(self, hand: _Hand) -> End:
-        """How a worker ended. A signal outside OWN was sent by another process."""
+        """The reason why a worker died. A signal outside OWN was sent by another process."""
         if hand.hung:
             return End(f"no sign of life for {self.job.settings.watchdog:g} s")
         code = hand.process.returncode
@@ -288,7 +294,7 @@ class _Supervisor:
         )
 
     def records(self, number: int) -> str:
-        """The part of the input that a shard holds, for a message."""
+        """The part of the input that a shard covers, for a message."""
         cut = self.job.directory.manifest.cut
         if not hasattr(cut, "span"):
             return "it is the whole input"
@@ -320,8 +326,10 @@ class _Supervisor:
 
 
 def _wake_up(fd: int) -> int:
-    """Make signals write to this descriptor, so that `wait` returns. Returns the descriptor that was set before; -1
-    outside the main thread."""
+    """Make signals write to this descriptor, so that `wait` returns. Returns the previous descriptor.
+
+    Outside the main thread nothing changes, and -1 is returned.
+    """
     try:
         return signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
     except ValueError:

@@ -1,5 +1,6 @@
-"""Runs shards on the ranks of MPI. Rank 0 also plans, hands out shards (see ranks.py), and merges. An error in one rank
-stops all of them, and the message names the rank. Without this, MPI would wait forever.
+"""Runs shards on MPI ranks. Rank 0 also plans, hands out shards (see ranks.py), and merges.
+
+An error in one rank stops all ranks, and the message names the rank. Otherwise the other ranks would wait forever.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ FOUND_SECONDS = 30.0  # until other nodes must see a new directory: NFS caches a
 
 
 class Mpi(Engine):
-    """gpu: each rank of a node uses one of its GPUs. The ranks choose them round-robin, before they use the driver."""
+    """Runs shards on the ranks that an MPI launcher has started.
+
+    gpu: each rank uses one GPU of its node. Ranks get GPUs round-robin, before they use the CUDA driver.
+    """
 
     ends_workers = False
 
@@ -48,11 +52,11 @@ class Mpi(Engine):
         self._witness: Witness
         self._tally: Tally  # of this rank
         self._logs: str | None = None  # of the job
-        self._shard: int | None = None  # that this rank runs
+        self._shard: int | None = None  # the shard that this rank runs
 
     def __enter__(self) -> Mpi:  # all work of a rank is inside this block
         """Raises UsageError if a launcher started many processes and each of them sees only itself."""
-        low = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # for the witness, see there
+        low = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # a descriptor below MPI's, which witness.py needs
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
@@ -68,7 +72,7 @@ class Mpi(Engine):
         self._hooks = sys.excepthook, threading.excepthook
         sys.excepthook = lambda kind, error, trace: self.abort(error)
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        node.Barrier()  # all have attached to the shared memory
+        node.Barrier()  # now all ranks have mapped the shared memory
         if node.rank == 0:
             unlink_shared_memory()
         self.place = self._my_place(node)
@@ -82,7 +86,7 @@ class Mpi(Engine):
         return self
 
     def share(self, job: J, shared: str) -> J:
-        """As `Staging.share`. From now on rank 0's thread for messages is the only one that calls MPI there."""
+        """As `Staging.share`. Then only rank 0's message thread (`Counter`) calls MPI on rank 0."""
         job = self._staging.share(job, shared)
         self._witness.tell(folder=self._staging.folder)
         if self.lead:
@@ -90,7 +94,7 @@ class Mpi(Engine):
         return job
 
     def notices(self) -> list[str]:
-        """Who runs where, a line for each node; what was sent."""
+        """Lines for the user: the ranks and devices of each node, and how many files were sent."""
         return [*_lines(self._map), *self._staging.notices()] if self.lead and self.workers > 1 else []
 
     def _serve(self) -> Counter:
@@ -108,8 +112,7 @@ class Mpi(Engine):
         self._witness.close()
 
     def _my_place(self, node: Any) -> Place:
-        """This rank's part of its node: its GPU, and a part of the cores if the launcher gave all cores to every
-        rank."""
+        """This rank's GPU and cores. The node's cores are divided if the launcher gave all of them to every rank."""
         mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
         same = len({tuple(cores or ()) for cores in node.allgather(mine)}) == 1
         part = places(node.size, gpu_names(node) if self.gpu else ())[node.rank]
@@ -117,8 +120,10 @@ class Mpi(Engine):
         return Place(self._comm.rank, self._comm.size, cores, part.gpu)
 
     def abort(self, error: BaseException) -> None:
-        """Stop all ranks, and report which one failed, on stderr and in the job's ranks.log. The log is needed because
-        mpiexec may exit before it has forwarded stderr."""
+        """Stop all ranks, and report the failed rank on stderr and in the job's ranks.log.
+
+        The log is needed because mpiexec may exit before it has forwarded stderr.
+        """
         sys.stdout.flush()
         if not isinstance(error, TilewrightError):
             traceback.print_exception(error)
@@ -127,7 +132,7 @@ class Mpi(Engine):
         if self._logs:
             add_line(self._logs, LOG, last)
             if self._shard is not None and isinstance(error, Exception) and not isinstance(error, TilewrightError):
-                short = isinstance(error, MemoryError)  # of memory, as where the kernel kills
+                short = isinstance(error, MemoryError)  # counts as a kill from outside, as the kernel's OOM killer does
                 note_death(self._logs, self._shard, self._witness.record, repr(error), killed=short)
         sys.stderr.write(last)
         sys.stderr.flush()
@@ -139,7 +144,7 @@ class Mpi(Engine):
         os._exit(code)
 
     def run(self, job: Job) -> None:
-        """Rank 0: run its share of the shards, until all ranks' shards are committed."""
+        """On rank 0: run shards, until all shards of all ranks are committed."""
         counter = self._serve()
         job.stop.at_once = lambda: self._end(130)
         self._sign(job.directory)
@@ -160,12 +165,12 @@ class Mpi(Engine):
         job.facts |= {"ranks": self._comm.size, **self._staging.facts}
 
     def tell(self, report: Report) -> None:
-        """Send the report to the other ranks, which then exit."""
+        """On rank 0: send the report to the other ranks, which then exit."""
         if self.lead:
             self._serve().post(Finished(report))
 
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
-        """All other ranks: run the shards that rank 0 sends, until it has finished."""
+        """On the other ranks: run the shards that rank 0 hands out, until rank 0 has finished. Returns its report."""
         with stopping() as stop, ExitStack() as opened:
             stop.at_once = lambda: self._end(130)
             link = Link(self._comm, stop, settings.watchdog)
@@ -204,7 +209,7 @@ class Mpi(Engine):
         try:
             record = self._tally.add(directory, run_shard(worker, directory, shard, beat, doubted=given.doubted))
         except TilewrightError:
-            if given.doubted:  # this output has no errors of records: the job ends, and the next run tries them again
+            if given.doubted:  # the output cannot hold failed records: the job stops, and the next run retries them
                 forget_deaths(directory.logs.path, given.shard)
             raise
         self._at(None)
@@ -229,7 +234,7 @@ class Mpi(Engine):
 
 
 def _lines(ranks: list[tuple[str, str]]) -> list[str]:
-    """The ranks of each node with their devices. ranks: (host, device) of each."""
+    """One line per node with its ranks and their devices. ranks: (host, device) of each rank."""
     hosts: dict[str, list[str]] = {}
     for rank, (host, device) in enumerate(ranks):
         hosts.setdefault(host, []).append(f"{rank} on {device}")
@@ -237,10 +242,10 @@ def _lines(ranks: list[tuple[str, str]]) -> list[str]:
 
 
 def gpu_names(node: Any) -> tuple[str, ...]:
-    """The GPUs that this rank may choose from, as CUDA names them; node: the communicator of the ranks of this node.
+    """The GPUs that this rank may choose from, by CUDA's names. node: the communicator of this node's ranks.
 
-    Raises UsageError if there are several and this process has already used the driver: it can then no longer hide the
-    other GPUs.
+    Raises UsageError if there are several GPUs and this process has already used the driver: then it can no longer
+    hide the other GPUs.
     """
     from tilewright.hardware import gpus
 

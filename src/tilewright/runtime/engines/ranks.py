@@ -1,6 +1,7 @@
-"""The messages between the ranks of MPI. Rank 0 hands out shards and supervises; the others request them. One thread of
-rank 0 handles all its messages, so a long shard of its own delays no rank. A waiting rank sends a sign of life every
-second, and no rank waits longer than the watchdog. So no rank can hang the job, not even rank 0.
+"""The messages between MPI ranks. Rank 0 hands out shards and supervises; the other ranks request shards.
+
+One thread of rank 0 handles all its messages, so a long shard on rank 0 does not delay other ranks. A waiting rank
+sends a heartbeat every second, and no rank waits longer than the watchdog. So no rank can hang the job, even rank 0.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from tilewright.runtime.jobs.task import DOUBTED, Job
 from tilewright.runtime.jobs.unchanged import AsBegun
 
 POLL_SECONDS = 0.001  # between two polls for messages: MPI's own wait would occupy a core
-ALIVE_SECONDS = 1.0  # between two signs of life of a waiting rank
-TO_LEAD, FROM_LEAD = 1, 2  # tags
+ALIVE_SECONDS = 1.0  # between two heartbeats of a waiting rank
+TO_LEAD, FROM_LEAD = 1, 2  # MPI message tags
 
 
 @dataclass
 class Hello:
-    """A rank's sign of life, sent again and again while it waits or works. done, share: of its shard, see `task.Beat`.
-    record: the one that runs next, alone.
+    """A rank's heartbeat, sent regularly while it waits or works. done, share: of its shard, see `task.Beat`.
+
+    record: the record that runs next, if it runs alone.
     """
 
     done: int = 0
@@ -43,8 +45,10 @@ class Hello:
 
 @dataclass
 class Want:
-    """A rank requests a shard: it has loaded its model and opened the input, or has committed its previous shard.
-    parcel: this shard, from a node that does not see the output."""
+    """A rank requests a shard: it has loaded its model and opened the input, or has finished its previous shard.
+
+    record: of the previous shard. parcel: the previous shard itself, if the node does not see the output.
+    """
 
     record: Record | None = None
     parcel: Parcel | None = None
@@ -52,15 +56,14 @@ class Want:
 
 @dataclass
 class Asked:
-    """A signal asked a rank to stop."""
+    """A rank received a signal that asks it to stop. name: of the signal."""
 
     name: str
 
 
 @dataclass
 class Begin:
-    """Rank 0 has shards to run. began: the identities of the input files, as rank 0 found them. manifest: the job's, as
-    it is stored."""
+    """Rank 0 has shards to run. began: the identities of the input files on rank 0. manifest: the bytes of the file."""
 
     began: AsBegun
     manifest: bytes
@@ -68,7 +71,7 @@ class Begin:
 
 @dataclass
 class Finished:
-    """The output exists."""
+    """Rank 0 has written the output; report: its report."""
 
     report: Report
 
@@ -114,7 +117,7 @@ class Link:
         self._said = time.monotonic()
 
     def pulse(self, done: int = 0, record: int | None = None, share: float | None = None) -> None:
-        """Send a sign of life, if the last one is old or a record runs alone next."""
+        """Send a heartbeat if the last one is old, or if a record runs alone next."""
         if self._stop.name and not self._asked:
             self._asked = True
             self.send(Asked(self._stop.name))
@@ -122,7 +125,7 @@ class Link:
             self.send(Hello(done, record, share))
 
     def receive(self) -> object:
-        """The next message other than a sign of life. Raises InternalError if rank 0 sends no sign of life."""
+        """The next message that is not a heartbeat. Raises InternalError if rank 0 sends no heartbeat."""
         heard = time.monotonic()
         while True:
             self.pulse()
@@ -136,7 +139,7 @@ class Link:
             time.sleep(POLL_SECONDS)
 
     def end(self) -> None:
-        """Send the last message, and return when it is in flight."""
+        """Send the last message. Returns when MPI has sent all messages."""
         self.send(Bye())
         for request in self._sent:
             request.Wait()
@@ -148,17 +151,17 @@ class Counter(threading.Thread):
     def __init__(self, comm: Comm) -> None:
         super().__init__(name="shards", daemon=True)
         self._comm = comm
-        self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()  # by rank 0
-        self._inbox: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()  # for rank 0
+        self._posted: queue.SimpleQueue[object] = queue.SimpleQueue()  # messages from rank 0's main thread
+        self._inbox: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()  # shards for rank 0's main thread
         self._sent: list[Request] = []
         self._job: Job | None = None
         self._schedule: Schedule = schedule([])
         self._heard = dict.fromkeys(range(comm.size), time.monotonic())
         self._pulsed = 0.0
-        self._alone: dict[int, int | None] = {}  # the record at which a rank is
-        self._loading: set[int] = set()
-        self._waiting: set[int] = set()
-        self._others = set(range(1, comm.size))  # that have not said goodbye
+        self._alone: dict[int, int | None] = {}  # by rank: the record that it runs alone
+        self._loading: set[int] = set()  # ranks that load their model
+        self._waiting: set[int] = set()  # ranks that wait for a shard
+        self._others = set(range(1, comm.size))  # ranks that have not sent Bye
         self._asked = ""
         self.start()
 
@@ -167,22 +170,22 @@ class Counter(threading.Thread):
         self._posted.put(job)
 
     def post(self, message: object) -> None:
-        """Put a message of rank 0 to itself in the queue."""
+        """Queue a message from rank 0's main thread."""
         self._posted.put(message)
 
     def given(self) -> Assignment | None:
-        """Rank 0's next shard; None when all ranks' shards are done, or when the job must stop and no shard runs."""
+        """Rank 0's next shard; None when all shards are done, or when the job must stop and no shard runs."""
         while True:
             with suppress(queue.Empty):
                 return self._inbox.get(timeout=0.1)
 
     @property
     def over(self) -> bool:
-        """True if all shards are committed; for rank 0, after its own last shard."""
+        """True if all shards are committed. Rank 0 reads it after its last shard."""
         return self._schedule.over
 
     def pulse(self, done: int = 0, record: int | None = None, share: float | None = None) -> None:
-        """Note rank 0's own sign of life."""
+        """Note rank 0's own heartbeat."""
         self._heard[0] = now = time.monotonic()
         if record is not None or now - self._pulsed >= ALIVE_SECONDS:
             self._pulsed = now
@@ -210,7 +213,7 @@ class Counter(threading.Thread):
             request.Wait()
 
     def _next(self) -> tuple[int, object]:
-        """(rank, message); (0, None) at rank 0's end, (-1, None) without a message."""
+        """(rank, message); (0, None) after `close`, (-1, None) without a message."""
         with suppress(queue.Empty):
             return 0, self._posted.get_nowait()
         return self._comm.recv(tag=TO_LEAD) if self._comm.iprobe(tag=TO_LEAD) else (-1, None)
@@ -274,7 +277,7 @@ class Counter(threading.Thread):
                     self._inbox.put(given) if rank == 0 else self._send(given, rank)
 
     def _watch(self, job: Job) -> None:
-        """Raises InternalError naming a rank that gives no sign of life, Interrupted at the end of the grace time."""
+        """Raises InternalError with the rank that sends no heartbeat, and Interrupted at the end of the grace time."""
         now = time.monotonic()
         if job.stop.left(job.settings.grace) <= 0:
             job.stop.check()
@@ -293,8 +296,7 @@ class Counter(threading.Thread):
 
 
 class RankBeat:
-    """A rank's signs of life. Before a record runs alone, and before the rank stops, it reports this to the witness
-    first."""
+    """Sends a rank's heartbeats. Before a record runs alone, and before the rank stops, it first tells the witness."""
 
     def __init__(self, pulse: Callable[..., None], witness: Witness, stop: Stop) -> None:
         self._pulse, self._witness, self._stop = pulse, witness, stop

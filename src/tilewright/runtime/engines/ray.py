@@ -1,9 +1,9 @@
-"""Shards as calls of Ray actors, one actor per worker, for Ray clusters whose nodes come and go.
+"""Runs shards on Ray actors, one actor per worker. Nodes may join and leave the Ray cluster during the job.
 
-Ray places the actors: an actor without a node stays pending, and asks Ray's autoscaler for one. This file decides which
-shard an actor gets, and what follows from its end. An actor that dies or hangs is replaced by a new one, not by Ray's
-max_restarts: of an actor that restarts, Ray does not say why it ended. Every node must see the job's directory and the
-input under the same paths.
+Ray chooses the node of each actor. An actor without a node stays pending, and Ray's autoscaler may start a node for it.
+This file decides which shard an actor runs, and what happens when an actor dies. A new actor replaces one that dies or
+hangs. Ray's max_restarts is not used, because Ray does not report why an actor that it restarted has died. Every node
+must see the job's directory and the input under the same paths.
 """
 
 from __future__ import annotations
@@ -42,18 +42,21 @@ from tilewright.runtime.jobs.stop import SIGNALS, stopping
 from tilewright.runtime.jobs.task import Engine, Job, Place
 
 TICK = 0.5  # seconds between two reads of the actors' progress
-WAITED = 5.0  # seconds without a worker, after which the job says that it waits
-SAY_AGAIN = 60.0  # seconds between two such lines
-WHY_CHARACTERS = 300  # of Ray's text about an actor that could not be made
+WAITED = 5.0  # seconds without a worker, after which the job prints that it waits
+SAY_AGAIN = 60.0  # seconds after which it prints this again
+WHY_CHARACTERS = 300  # of Ray's error text that are shown if an actor could not be created
 LEFT = "its node left the cluster"
-FATAL = b"Fatal Python error: "  # the first words of faulthandler
+FATAL = b"Fatal Python error: "  # faulthandler's text starts with these words
 
 
 class Ray(Engine):
-    """workers: the most actors at a time. gpu: each has one. threads: CPU cores of each; None: on GPUs none is asked
-    for, else as `cores_each` says."""
+    """Runs shards on a Ray cluster.
 
-    ends_workers = False  # on other nodes they end a little later
+    workers: the most actors at a time. gpu: each actor gets one GPU. threads: CPU cores per actor; None: `cores_each`
+    computes it, and an actor with a GPU reserves no core.
+    """
+
+    ends_workers = False  # actors on other nodes exit shortly after `run` has returned
 
     def __init__(self, workers: int, *, gpu: bool = False, threads: int | None = None) -> None:
         if workers < 1:
@@ -81,11 +84,11 @@ class Ray(Engine):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stdout.log, self._stdout.owner = sys.stderr, None  # `ray.shutdown` prints what it has held back
+        self._stdout.log, self._stdout.owner = sys.stderr, None  # `ray.shutdown` prints messages that it had delayed
         self._opened.close()
 
     def _gpu_class(self) -> str:
-        """Ask a node with a GPU what kind it is; wait for such a node. Raises ResourceError."""
+        """Wait for a node with a GPU, and return the class of that GPU. Raises ResourceError if it cannot be used."""
         call = self._ray.remote(gpu_class).options(num_cpus=0, num_gpus=1, max_retries=TRIES).remote()
         with stopping() as stop:
             until = time.monotonic() + WAITED
@@ -102,8 +105,10 @@ class Ray(Engine):
             raise why from error
 
     def run(self, job: Job) -> None:
-        """Raises what a worker does, Interrupted, InternalError for a shard that ends every actor and for actors that
-        cannot start. Waits for nodes without a limit of time."""
+        """Run all shards. Waits for nodes without a time limit.
+
+        Raises the errors of workers, Interrupted, and InternalError if a shard kills every actor or no actor starts.
+        """
         cores = self.threads
         if cores is None and not self.gpu:
             cores = cores_each([int(node["Resources"].get("CPU", 0)) for node in _alive(self._ray)], self.workers)
@@ -126,9 +131,9 @@ def _log(directory: JobDirectory) -> TextIO:
 
 
 def cores_each(cores: Sequence[int], workers: int) -> int:
-    """The cores that each worker gets: the most with which the nodes have a place for all workers, at least 1.
+    """The number of cores per worker: the largest with which all workers fit on the nodes; at least 1.
 
-    cores: of each node. An example: nodes with 16 and 4 cores give two workers 8 cores each.
+    cores: the number of cores of each node. Example: on nodes with 16 and 4 cores, two workers get 8 cores each.
     """
     counts = range(max(cores, default=1), 0, -1)
     return next((each for each in counts if sum(node // each for node in cores) >= workers), 1)
@@ -145,7 +150,7 @@ def _alive(ray: Any) -> list[dict[str, Any]]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """After the block, signals go where they went before: `ray.init` takes SIGTERM for itself."""
+    """Restore the signal handlers after the block, because `ray.init` installs its own for SIGTERM."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -158,8 +163,10 @@ def _own_signals() -> Iterator[None]:
 
 
 class _Stdout(io.TextIOBase):
-    """stdout for the thread that made it. The text of all others goes to `log`: Ray's threads print on stdout that
-    nodes and actors died, in the midst of the job's own output. Use it as a context."""
+    """A context that replaces sys.stdout. Only the thread that made it writes to stdout; other threads write to `log`.
+
+    Ray's threads print messages about dead nodes and actors, which would be mixed with the job's own output.
+    """
 
     def __init__(self) -> None:
         self._stdout = sys.stdout
@@ -192,8 +199,11 @@ class _Stdout(io.TextIOBase):
 
 @dataclass
 class _Hand:
-    """An actor as the driver sees it. node: the id of its node; "" while Ray looks for one. ready: it has loaded the
-    model. said: its last progress, and heard: when that last changed."""
+    """The driver's record of an actor.
+
+    call: its running remote call; None while it is idle. node: the ID of its node; "" while it is pending. ready: it
+    has loaded the model. said: its last progress message. heard: when the last message or result arrived.
+    """
 
     actor: Any
     call: Any
@@ -209,13 +219,13 @@ class _Driver:
         self.ray, self.job, self.actor, self.threads, self.gpu = ray, job, actor, threads, gpu
         self.schedule: Schedule = schedule(job.todo, job.claim)
         self.hands: dict[int, _Hand] = {}
-        self.ended: Counter[str] = Counter()  # actors before their time, by why
-        self.hired = self.most = 0  # most: ready actors at one time
-        self.starts = Ends()  # of actors that ended before their first shard, since the last one that was committed
-        self.say_at = time.monotonic() + WAITED  # when to say that the job waits, if no actor has a node until then
+        self.ended: Counter[str] = Counter()  # lost actors by reason
+        self.hired = self.most = 0  # actors started so far; the most that were ready at one time
+        self.starts = Ends()  # actors that died while they started, since the last shard was committed
+        self.say_at = time.monotonic() + WAITED  # when to print that the job waits, if no actor has a node by then
 
     def work(self, workers: int) -> None:
-        """Runs until all shards are committed; after a signal, until the running shards are."""
+        """Run until all shards are committed. After a signal, finish only the running shards."""
         stop, grace = self.job.stop, self.job.settings.grace
         while not self.schedule.over:
             if stop.name and (not self.schedule.running or stop.left(grace) <= 0):
@@ -236,7 +246,7 @@ class _Driver:
                 )
 
     def wanted(self) -> int:
-        """How many actors have a use."""
+        """The number of actors that have a shard to run: waiting plus running shards."""
         return len(self.schedule.todo) + self.schedule.running
 
     def give(self, number: int) -> None:
@@ -254,13 +264,13 @@ class _Driver:
             self.job.at_work(number, 0)
 
     def dismiss_pending(self) -> None:
-        """End the requests for nodes that would come too late: no shard is left for them."""
+        """Cancel pending actors for which no shard is left."""
         pending = [number for number, hand in self.hands.items() if not hand.node]
         for number in pending[: max(len(self.hands) - self.wanted(), 0)]:
             self.dismiss(number)
 
     def say_waiting(self) -> None:
-        """Say that no actor has a node, once that is so for some seconds, and again every minute."""
+        """Print that the job waits if no actor has had a node for WAITED seconds. Repeat it every SAY_AGAIN seconds."""
         now = time.monotonic()
         if not self.hands or any(hand.node for hand in self.hands.values()):
             self.say_at = now + WAITED
@@ -269,7 +279,7 @@ class _Driver:
             self.job.waiting(_lacks(self.threads or 0, gpu=self.gpu))
 
     def hear(self, number: int) -> None:
-        """Handle the result of a call: a node, a model that is loaded, a record, an error, or the actor's end."""
+        """Handle the result of a call: the node's ID, the end of loading, a shard's record, an error, or a death."""
         hand = self.hands[number]
         try:
             result = self.ray.get(hand.call)
@@ -289,7 +299,7 @@ class _Driver:
             self.most = max(self.most, len(self.schedule.paces))
 
     def end_of(self, hand: _Hand, error: Exception) -> End:
-        """How an actor ended. Raises the error of a worker that ends the job."""
+        """The reason why an actor died. An error with which the job must stop is raised instead."""
         cause = getattr(error, "cause", None)
         if isinstance(cause, TilewrightError):
             raise cause from error
@@ -298,17 +308,17 @@ class _Driver:
                                 "that fewer of them share a node") from error  # fmt: skip
         if cause is not None:
             return End(repr(cause))
-        if not hand.node:  # the end of a traceback, if the node cannot import what the task needs
+        if not hand.node:  # such as the last line of a traceback, if the node cannot import a module
             return End(str(error).strip().splitlines()[-1][:WHY_CHARACTERS], killed=True)
         if hand.node not in (node["NodeID"] for node in _alive(self.ray)):
             return End(LEFT, killed=True)
         fault = self.read(fault_name(hand.serial), FAULT_BYTES).partition(b"\n")[0]
         if fault.startswith(FATAL):
             return End(fault.removeprefix(FATAL).decode(errors="replace"))
-        return End(str(error).strip().partition("\n")[0], killed=True)  # SIGKILL, or an exit: Ray does not say which
+        return End(str(error).strip().partition("\n")[0], killed=True)  # SIGKILL or an exit: Ray reports both alike
 
     def watch(self, number: int) -> None:
-        """Read an actor's progress. An actor without progress for too long counts as lost."""
+        """Read an actor's progress. An actor whose progress does not change for too long is replaced."""
         hand = self.hands[number]
         if hand.call is None or not hand.node:
             return
@@ -337,11 +347,11 @@ class _Driver:
             raise InternalError(f"an actor stopped while it started: {end.why}", path=self.job.directory.path)
 
     def read(self, name: str, most: int) -> bytes:
-        """The beginning of a file in the job's logs; empty if there is none."""
+        """The first `most` bytes of a file in the job's logs; empty if the file does not exist."""
         return self.job.directory.logs.read(name, most) or b""
 
     def dismiss(self, number: int) -> None:
-        """End an actor. Its files go: they are of no use to the next one."""
+        """Kill an actor and remove its files, which only this actor used."""
         hand = self.hands.pop(number)
         self.ray.kill(hand.actor, no_restart=True)
         for name in (said_name(hand.serial), fault_name(hand.serial)):

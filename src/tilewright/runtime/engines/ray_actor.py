@@ -1,4 +1,4 @@
-"""The program of a Ray actor: it runs shards, and writes its progress to files of the job's logs, which survive it."""
+"""The program of a Ray actor: it runs shards, and writes its progress to files that remain if the actor dies."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from tilewright.runtime.jobs.task import Place, Task, open_worker, run_shard
 from tilewright.runtime.jobs.unchanged import AsBegun
 from tilewright.runtime.jobs.workers import Tally
 
-SAID = b"%20d%20d%20d%20d%20.6f"  # the fields of `Said`, and the time, so that each is unlike the one before
+SAID = b"%20d%20d%20d%20d%20.6f"  # the fields of `Said`, and the time in ms, so that no two messages are equal
 SAID_BYTES = 100
-FAULT_BYTES = 200  # of the text that faulthandler writes; its first line says what happened
+FAULT_BYTES = 200  # of faulthandler's text that are read; its first line names the error
 
 
 class Hire(NamedTuple):
-    """The orders of an actor. threads: of its CPU kernels; None: one per core of its node. serial: a number that no
-    other actor of the job has, because two actors with one `place.number` may live at the same time on two nodes."""
+    """The arguments of an actor.
+
+    threads: of its CPU kernels; None: one per core of its node. serial: unique among the actors of a job. It is needed
+    because a lost actor on another node may still run beside its replacement, which has the same `place.number`.
+    """
 
     task: Task
     output: str
@@ -40,7 +43,7 @@ class Hire(NamedTuple):
 
 
 class Said(NamedTuple):
-    """The progress of an actor: its shard, the record that runs alone (or -1), records done, share of the work."""
+    """The progress of an actor: its shard, the record that runs alone (or -1), records done, fraction of the work."""
 
     shard: int
     record: int
@@ -49,7 +52,7 @@ class Said(NamedTuple):
 
     @classmethod
     def of(cls, line: bytes) -> Said | None:
-        """The progress that a line tells; None if it is torn or missing."""
+        """Parse a progress message; None if it is incomplete or empty."""
         try:
             shard, record, done, _ = (int(line[begin : begin + 20]) for begin in range(0, 80, 20))
             share = float(line[80:])
@@ -59,23 +62,25 @@ class Said(NamedTuple):
 
 
 def said_name(serial: int) -> str:
-    """The file with the progress of an actor, in the job's logs."""
+    """The name of the file in the job's logs with an actor's progress."""
     return f"said-{serial}"
 
 
 def fault_name(serial: int) -> str:
-    """The file with the traceback of an actor that a signal of its own ended, in the job's logs. Else it is empty."""
+    """The name of the file in the job's logs with an actor's traceback after a crash, such as SIGSEGV; else empty."""
     return f"fault-{serial}"
 
 
 def gpu_class() -> str:
-    """The class of this node's GPU, for a job that is led by a machine without one. Raises ResourceError if the GPU
-    cannot be used."""
+    """The class of this node's GPU, for a driver that runs on a machine without a GPU.
+
+    Raises ResourceError if the GPU cannot be used.
+    """
     return device_class(place_for("cuda"))
 
 
 def _check_class(begun: object, device: str) -> None:
-    """Raises ResourceError if this node gives other bits than the hardware with which the job was begun."""
+    """Raises ResourceError if this node computes other bits than the hardware with which the job was started."""
     here = device_class(device)
     if begun in (None, here):
         return
@@ -88,28 +93,28 @@ def _check_class(begun: object, device: str) -> None:
 
 
 class Actor:
-    """The actor that runs on a node. It is also the `Beat` of its shards."""
+    """The actor that runs on a node. It is also the `Beat` that its shards call to report progress."""
 
     def __init__(self, hire: Hire) -> None:
         self._hire, self._place, self._began = hire, hire.place, hire.began
         self._said, self._shard = 0.0, -1
 
     def where(self) -> str:
-        """The id of its node. The first call, because it returns as soon as Ray has found a node for the actor."""
+        """The ID of the actor's node. The driver calls it first: it returns as soon as the actor has a node."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
     def open(self) -> None:
-        """Loads the model."""
-        if self._place.gpu is not None:  # Ray has chosen it
+        """Load the model and open the input."""
+        if self._place.gpu is not None:  # Ray has chosen the GPU
             self._place = replace(self._place, gpu=os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-        if self._hire.threads:  # Ray counts cores and hands out none, so threads are limited and none is pinned
+        if self._hire.threads:  # Ray only counts cores, it pins no process: so only the number of threads is limited
             os.environ.setdefault("RAYON_NUM_THREADS", str(self._hire.threads))  # of tokenizers
         with JobDirectory(self._hire.output) as directory, threads(self._hire.threads):
             _check_class(directory.manifest.fingerprint.get("device"), "cpu" if self._place.gpu is None else "cuda")
             self._fault = directory.logs.open(fault_name(self._hire.serial), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            faulthandler.enable(self._fault)  # Ray does not say by which signal an actor ended
+            faulthandler.enable(self._fault)  # because Ray does not report the signal that killed an actor
             directory.began = self._began
             self._worker = open_worker(self._hire.task, directory, self._place)
             self._began = directory.began
@@ -140,5 +145,5 @@ class Actor:
             os.pwrite(self._fd, line, 0)
 
     def at(self, record: int) -> None:
-        """This record comes next and alone."""
+        """Report that this record runs next, and alone."""
         self(record=record)

@@ -10,15 +10,18 @@ from typing import NamedTuple
 
 from tilewright.runtime.jobs.task import always
 
-TRIES = 2  # workers that a shard may end before its records run one at a time; also: workers that one record may end
-KILLS = 4  # workers that may be killed from outside at a record that runs alone, before it is doubted
+TRIES = 2  # workers that may die with a shard before its records run one at a time, and then with one record
+KILLS = 4  # workers that may be killed from outside while the same record runs alone, before it is doubted
 LATE = 2  # multiple of its last shard's time after which the schedule no longer waits for a worker
-BLAMED = 8  # records of a shard that may each end a worker; with more, the shard itself is given up
+BLAMED = 8  # the most records of a shard that may be blamed; with more, the shard itself is given up
 
 
 class End(NamedTuple):
-    """How a worker ended. why: "SIGSEGV", "exit code 1: ValueError: ...". killed: by a signal that other processes send
-    (an operator, a batch system, the kernel when memory is short). Such a signal says little about the record."""
+    """Why a worker died. why: "SIGSEGV", "exit code 1: ValueError: ...".
+
+    killed: by a signal from outside, as an operator, a batch system or the kernel's OOM killer sends it. Such a signal
+    says little about the record.
+    """
 
     why: str
     killed: bool = False
@@ -26,24 +29,26 @@ class End(NamedTuple):
 
 @dataclass
 class Ends:
-    """Counts of workers that died while one record ran alone. own: by a crash or an exit. killed: by a signal from
-    outside."""
+    """The number of workers that died while one record ran alone.
+
+    own: by a crash or an exit. killed: by a signal from outside.
+    """
 
     own: int = 0
     killed: int = 0
 
     def add(self, end: End) -> None:
-        """Count one more."""
+        """Count one more death."""
         self.own, self.killed = self.own + (not end.killed), self.killed + end.killed
 
     @property
     def blamed(self) -> bool:
-        """True if the record does not run again: it becomes an error."""
+        """True if the record is not run again: the output gets an error for it."""
         return self.own >= TRIES or self.own + self.killed >= KILLS
 
     @property
     def doubted(self) -> bool:
-        """True if it is blamed only because of kills from outside: the next run tries it again."""
+        """True if the record is blamed only because of kills from outside. The next run tries it again."""
         return self.blamed and self.own < TRIES
 
     def reason(self, why: str) -> str:
@@ -53,8 +58,12 @@ class Ends:
 
 @dataclass
 class Assignment:
-    """A shard that is to run. alone: one record at a time. skip: blamed records, with the reason. doubted: the number
-    of these that are blamed for kills from outside. ends: by the record that ran alone; None: before the first one."""
+    """A shard to run.
+
+    alone: run one record at a time. skip: blamed records with the reason. deaths: workers that died with this shard.
+    doubted: the number of records in skip that are blamed for kills from outside. ends: deaths by the record that ran
+    alone; None: before the first record. begun: when it started, by time.monotonic().
+    """
 
     shard: int
     alone: bool = False
@@ -65,8 +74,10 @@ class Assignment:
     begun: float = 0.0
 
     def lost(self, end: End, record: int | None) -> bool:
-        """Note that a worker died. Returns False if the shard is given up, because no single record, or too many
-        records, can be blamed."""
+        """Note that a worker died. Returns False if the shard is given up.
+
+        It is given up if workers die before its first record, or if more than BLAMED records are blamed.
+        """
         self.deaths += 1
         if not self.alone:
             self.alone = self.deaths >= TRIES
@@ -83,7 +94,7 @@ class Assignment:
 
 @dataclass
 class Pace:
-    """The speed of a worker: the seconds of its last shard, and its current shard."""
+    """The speed of a worker. seconds: the time of its last shard. at: its current shard."""
 
     seconds: float | None = None
     at: Assignment | None = None
@@ -96,9 +107,10 @@ class Pace:
 
 @dataclass
 class Schedule:
-    """Gives shards to workers one at a time, so a slow worker gets fewer. Near the end a worker gets none if the others
-    would finish all of them before it finishes one. given_up: shards that ended every worker, with the reason. claim:
-    as in `task.Job`. more: true while shards may be added.
+    """Hands out shards one at a time, so a slow worker gets fewer.
+
+    Near the end a slow worker gets no shard if the others would finish all shards before it finishes one. given_up:
+    shards that killed every worker, with the reason. claim: as in `task.Job`. more: true while shards may be added.
     """
 
     todo: deque[Assignment]
@@ -114,7 +126,7 @@ class Schedule:
 
     @property
     def over(self) -> bool:
-        """True if no shard waits or runs, and none comes."""
+        """True if no shard waits or runs, and none will be added."""
         return not self.todo and not self.running and not self.more
 
     def join(self, worker: int) -> None:
@@ -144,14 +156,14 @@ class Schedule:
         return max(len(self.todo) / rate, min(others)) if rate else float("inf")
 
     def done(self, worker: int) -> None:
-        """The worker's shard is committed."""
+        """Note that the worker's shard is committed."""
         pace = self.paces[worker]
         if pace.at:
             pace.seconds = time.monotonic() - pace.at.begun
             pace.at = None
 
     def lost(self, worker: int, end: End, record: int | None) -> int | None:
-        """The worker has ended. record: the one that it ran alone. Returns its shard if that is given up."""
+        """Note that the worker died. record: the record that it ran alone. Returns its shard if that is given up."""
         assignment = self.paces.pop(worker, Pace()).at
         if assignment is None:
             return None
@@ -163,6 +175,6 @@ class Schedule:
 
 
 def schedule(shards: Iterable[int | Assignment], claim: Callable[[int], bool] = always) -> Schedule:
-    """For these shards, in this order."""
+    """A schedule for these shards, in this order."""
     todo = deque(Assignment(given) if isinstance(given, int) else given for given in shards)
     return Schedule(todo, claim=claim)

@@ -1,11 +1,11 @@
-"""A job as a batch script of Slurm: the same command, which goes on where the last run was stopped.
+"""Writes a batch script for Slurm. It runs the job's command, and a later run of the script resumes the job.
 
-Two kinds. A step of MPI: `srun` starts the ranks of `--engine mpi`. An array: each of its tasks runs its part of the
-shards as soon as there is a place for it, then helps the other tasks (`--part K/N+`). A last job waits for all of them
-and makes the output. If Slurm allows fewer tasks per array (MaxArraySize), there are several arrays.
+There are two kinds of script. An MPI step: `srun` starts the ranks of `--engine mpi`. A job array: each task runs its
+part of the shards as soon as Slurm starts it, and then helps the other tasks (`--part K/N+`). A last job waits for all
+tasks and writes the output. If Slurm allows fewer tasks per array (MaxArraySize), several arrays are submitted.
 
-Slurm asks the script to stop some time before the limit (`--signal`). The script hands the signal on, the job ends in
-order with exit code 75, and the script asks Slurm to queue it again. It does the same if a rank was killed.
+Slurm sends the script a signal some time before the time limit (`--signal`). The script forwards it, the job stops
+cleanly with exit code 75, and the script asks Slurm to queue it again. It does the same if a rank was killed.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from dataclasses import dataclass
 from tilewright.errors import InternalError, ResourceError, UsageError
 
 VERBS = ("generate", "score", "classify", "embed", "draw", "convolve")
-OURS = ("--engine", "--grace", "--part", "--workers")  # options of the command that the script gives it
-EARLY = 15  # seconds before the end of the grace time: processes end
-RESTARTS = 100  # by time limits and preemption; each runs what the ones before left
-MOST = 1001  # tasks of an array, if Slurm does not tell; its own default
-KILLED = 5  # restarts after which one that was killed is not queued again: a record that does it is known by then
+OURS = ("--engine", "--grace", "--part", "--workers")  # options that the script adds to the command
+EARLY = 15  # seconds that are added to the grace time, for processes to exit
+RESTARTS = 100  # the most restarts after time limits and preemptions; each resumes the job
+MOST = 1001  # tasks of an array if `scontrol` does not report MaxArraySize: Slurm's default
+KILLED = 5  # the most restarts after a rank was killed; by then a record that kills ranks has been found
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of Slurm. command: a verb and its options. tasks: ranks of MPI, or with `array` tasks of an array.
+    """What the script asks of Slurm.
 
-    nodes, cores, gpus, time: of Slurm's --nodes, --cpus-per-task, --gpus-per-task, --time, None: as the site likes.
-    more: other options of sbatch, "partition=long". launcher: what starts ranks. grace: seconds for the end in order.
-    throttle: tasks of an array that run at a time; None: any number.
+    command: a verb and its options. tasks: the number of MPI ranks, or with `array` of the array's tasks. nodes, cores,
+    gpus, time: values of Slurm's --nodes, --cpus-per-task, --gpus-per-task and --time; None: the site's default.
+    more: other options of sbatch, such as "partition=long". launcher: the command that starts ranks. grace: seconds
+    that a job may take to stop cleanly. throttle: the most tasks of an array that run at a time; None: any number.
     """
 
     command: tuple[str, ...]
@@ -49,7 +50,7 @@ class Request:
     throttle: int | None = None
 
     def check(self) -> None:
-        """Raises UsageError for a command that is no job, and for what Slurm would misunderstand."""
+        """Raises UsageError if the command is not a job, or if a value has characters that a script cannot hold."""
         if not self.command or self.command[0] not in VERBS:
             raise UsageError(
                 f"{' '.join(self.command[:1])!r} is no job; it must be one of {', '.join(VERBS)}",
@@ -67,7 +68,7 @@ class Request:
 
 
 def script(request: Request, most: int = MOST) -> str:
-    """The text of the batch script, for bash. most: tasks that an array may have. Raises UsageError."""
+    """The text of the batch script, for bash. most: the most tasks of an array. Raises UsageError."""
     request.check()
     asked = [f"job-name=tilewright-{request.command[0]}", *_resources(request)]
     asked += ["requeue", "open-mode=append", f"signal=B:USR1@{request.grace + EARLY}", *request.more]
@@ -75,7 +76,7 @@ def script(request: Request, most: int = MOST) -> str:
     here, run = shlex.quote(os.getcwd()), shlex.join([sys.executable, "-m", "tilewright", *request.command])
     return f"""#!/bin/bash
 {lines}
-# Written by `tilewright slurm`. Submit it again to go on with a job that was stopped: what is done is kept.
+# Written by `tilewright slurm`. If the job was stopped, submit this script again: finished shards are reused.
 {_how(request, most)}
 cd -- {here} || exit 4
 command=({run} --grace {request.grace})
@@ -84,24 +85,24 @@ command=({run} --grace {request.grace})
 asked=
 limit=
 step=
-ask() {{ while kill -USR1 "$step"; do sleep 1; done; }}  # once may be too soon: between its fork and its exec
+ask() {{ while kill -USR1 "$step"; do sleep 1; done; }}  # repeated: a signal between fork and exec would be lost
 stop() {{ asked=yes; if [ "$step" ]; then ask > /dev/null 2>&1 & fi; }}
 trap 'limit=yes; stop' USR1
 trap stop TERM
 "${{command[@]}}" &
 step=$!
-[ -z "$asked" ] || stop  # the signal came before the step
-for _ in 1 2 3 4; do  # a signal ends a wait, and not the job
+[ -z "$asked" ] || stop  # the signal arrived before the step started
+for _ in 1 2 3 4; do  # a signal interrupts `wait`, while the step goes on
     wait "$step"
     code=$?
     [ "$code" = 138 ] || [ "$code" = 143 ] || break
 done
 
-again=0  # times that it may have been queued again
+again=0  # the most restarts
 [ "$code" -gt 128 ] && again={KILLED}
 [ "$code" = 75 ] && again={RESTARTS}
-[ "$asked" ] && [ "$code" -gt 128 ] && again={RESTARTS}  # so srun tells of ranks that the end of one has ended
-if [ "$asked" ] && [ -z "$limit" ]; then  # SIGTERM: by preemption, or by scancel, after which Slurm says COMPLETING
+[ "$asked" ] && [ "$code" -gt 128 ] && again={RESTARTS}  # srun's exit code if stopping one rank killed the others
+if [ "$asked" ] && [ -z "$limit" ]; then  # SIGTERM: by preemption, or by scancel; only scancel shows COMPLETING
     [ "$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID" 2> /dev/null)" != COMPLETING ] || again=0
 fi
 if [ "${{SLURM_RESTART_COUNT:-0}}" -lt "$again" ]; then
@@ -118,14 +119,14 @@ def _resources(request: Request) -> list[str]:
 
 
 def arrays(request: Request, most: int) -> list[tuple[int, str]]:
-    """(first part, value of sbatch's --array) of each array. most: tasks that one may have."""
+    """(number of the first part, value of sbatch's --array) of each array. most: the most tasks of an array."""
     throttle = f"%{request.throttle}" if request.throttle else ""
     firsts = range(0, request.tasks, most)
     return [(first, f"0-{min(most, request.tasks - first) - 1}{throttle}") for first in firsts]
 
 
 def _how(request: Request, most: int) -> str:
-    """The comment that says how to submit an array."""
+    """The comment in the script that tells how to submit an array."""
     if not request.array:
         return ""
     lines: list[str] = []
@@ -135,24 +136,24 @@ def _how(request: Request, most: int) -> str:
         names.append(f"id{number}")
         lines.append(f"#   {names[-1]}=$(sbatch --parsable {after}--array={tasks} SCRIPT {first})\n")
     lines.append(f"#   sbatch --dependency=afterany:{':'.join('$' + name for name in names)} SCRIPT\n")
-    return f"# {request.tasks} parts, and a last job that makes the output:\n{''.join(lines)}"
+    return f"# To submit {request.tasks} parts, and a last job that writes the output:\n{''.join(lines)}"
 
 
 def _start(request: Request) -> str:
-    if request.array:  # in workers of their own: one that dies is replaced
+    if request.array:  # the local engine runs supervised workers: a worker that dies is replaced
         return (
             "command+=(--engine local)\n"
             '[ -z "${SLURM_ARRAY_TASK_ID:-}" ] || '  # else this is the last job
             f'command+=(--part "$(("${{1:-0}}" + SLURM_ARRAY_TASK_ID))/{request.tasks}+")'
         )
     return (
-        "export SLURM_KILL_BAD_EXIT=1  # else srun waits for ranks whose MPI could not begin\n"
+        "export SLURM_KILL_BAD_EXIT=1  # else srun waits for ranks whose MPI_Init failed\n"
         f'command=({request.launcher} "${{command[@]}}" --engine mpi)'
     )
 
 
 def largest_array() -> int:
-    """The tasks that an array may have here, as Slurm says; MOST if there is no Slurm."""
+    """The most tasks of an array on this cluster, by `scontrol`; MOST without Slurm."""
     try:
         done = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, check=False)
     except OSError:
@@ -162,9 +163,9 @@ def largest_array() -> int:
 
 
 def submit(request: Request, path: str, most: int = MOST) -> list[str]:
-    """Hands the script at `path` to sbatch; the numbers of the jobs. most: tasks that an array may have.
+    """Submit the script at `path` with sbatch, and return the job IDs. most: the most tasks of an array.
 
-    Raises ResourceError, InternalError.
+    Raises ResourceError without sbatch, and InternalError if sbatch refuses.
     """
     if not request.array:
         return [_sbatch(path)]
@@ -176,7 +177,7 @@ def submit(request: Request, path: str, most: int = MOST) -> list[str]:
 
 
 def _sbatch(path: str, *options: str, first: int | None = None) -> str:
-    """first: the part of the array's first task."""
+    """Run sbatch and return the job ID. first: the number of the part that the array's first task runs."""
     command = ["sbatch", "--parsable", *options, path, *([] if first is None else [str(first)])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

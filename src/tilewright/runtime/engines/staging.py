@@ -1,8 +1,10 @@
-"""Nodes of an MPI job that do not see its files: inputs and weights are sent to each of them once, into a folder of its
-own, and the shards of its ranks come back to rank 0, which commits them.
+"""MPI without a shared file system: rank 0 sends inputs and weights once to each node that does not see its files.
 
-A node sees the files if each has the size and the time of change that rank 0 found, and if a file that rank 0 makes
-beside the output is there. `--shared-files` says so without a look: "yes" for all nodes, "no" for none but rank 0's.
+The node stores them in a temporary folder. Its ranks send their finished shards to rank 0, which commits them.
+
+A node sees the files if each has the same size and mtime as on rank 0's node, and if it finds the file that rank 0
+makes beside the output. `--shared-files` skips this check: "yes" means that all nodes see the files, and "no" that only
+rank 0's node does.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from tilewright.runtime.jobs.task import J
 from tilewright.runtime.jobs.unchanged import AsBegun, files_below
 from tilewright.runtime.jobs.workers import MOST_BYTES
 
-READ = ("model", "input", "kernel")  # fields of a job that name what every rank reads
-WRITTEN = ("output", "image")
-LEADS = ("answers", "table_path")  # what rank 0 alone reads or keeps
-BLOCK = 16 << 20  # bytes that are sent at a time
-NODE = "tilewright-node-"  # the beginning of the name of a node's folder
+READ = ("model", "input", "kernel")  # fields of a job with paths that every rank reads
+WRITTEN = ("output", "image")  # fields with paths that a job writes
+LEADS = ("answers", "table_path")  # fields with paths that only rank 0 uses
+BLOCK = 16 << 20  # bytes per broadcast
+NODE = "tilewright-node-"  # prefix of the name of a node's temporary folder
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that is sent. name: where it goes in the node's folder. size (bytes), changed (ns): as in `os.stat`."""
+    """A file to send. name: its path in the node's folder. size: bytes. changed: mtime in ns."""
 
     path: str
     name: str
@@ -44,7 +46,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Offer:
-    """What rank 0 tells all others first. folders: the outputs that are directories. probe: a file and its content."""
+    """The first message of rank 0 to all ranks.
+
+    folders: fields of the job whose output is a directory. probe: path and content of the file that rank 0 makes
+    beside the output.
+    """
 
     job: Any
     sources: tuple[Source, ...]
@@ -54,8 +60,11 @@ class Offer:
 
 @dataclass
 class Parcel:
-    """A committed shard of a node that does not see the output: its file, its errors, its pieces in place. tally: name
-    and content of the file that tells `status` of this rank."""
+    """A finished shard of a node that does not see the output.
+
+    part: the shard's file. errors: its errors file. tally: name and content of the file with this rank's counts for
+    `status`. pieces: the bytes that the shard wrote directly into the output.
+    """
 
     part: bytes
     errors: bytes
@@ -64,8 +73,10 @@ class Parcel:
 
 
 class Staging:
-    """The files of the ranks of one node. folder: where they are, None on a node that sees those of rank 0. facts: of
-    rank 0's report. Every rank must call `share`."""
+    """The files of one node's ranks. Every rank must call `share`.
+
+    folder: the node's temporary folder; None on a node that sees rank 0's files. facts: entries of the job's report.
+    """
 
     def __init__(self, comm: Any, node: Any) -> None:
         self._comm, self._node = comm, node
@@ -73,8 +84,11 @@ class Staging:
         self.facts: dict[str, Any] = {}
 
     def share(self, job: J, shared: str) -> J:
-        """The job as this rank runs it. shared: "auto", "yes" or "no". Raises UsageError and ResourceError."""
-        if shared == "yes" or self._node.size == self._comm.size:  # or there is one node
+        """Send the files if needed. Returns the job with the paths on this node.
+
+        shared: the value of --shared-files: "auto", "yes" or "no". Raises UsageError and ResourceError.
+        """
+        if shared == "yes" or self._node.size == self._comm.size:  # the latter: there is only one node
             return job
         leaders = self._comm.Split(0 if self._node.rank == 0 else 1, self._comm.rank)
         lead = self._comm.rank == 0
@@ -93,7 +107,7 @@ class Staging:
         return staged(offer, self.folder)
 
     def notices(self) -> list[str]:
-        """What was sent, for people."""
+        """Lines for the user that say how many files were sent."""
         if not (sent := self.facts.get("sent")):
             return []
         count, files = sent["nodes"], counted(sent["files"], "file")
@@ -101,7 +115,7 @@ class Staging:
         return [f"Sent {files} ({sent['bytes']:,} bytes) to {nodes} not see the files of rank 0"]
 
     def directory(self, output: str, manifest: bytes) -> JobDirectory:
-        """The job directory of this node, with rank 0's manifest."""
+        """Open this node's job directory. It gets rank 0's manifest if it has none."""
         directory = JobDirectory(output, make=True)
         if MANIFEST not in directory.root:
             directory.root.place(MANIFEST, manifest)
@@ -113,13 +127,13 @@ class Staging:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _offer(self, job: Any, shared: str) -> Offer:
-        """Look for the files of the job, and make the file that other nodes look for."""
+        """List the files of the job, and write the file for which the other nodes check."""
         files = tuple(_sources(job))
         folders = frozenset(name for name in WRITTEN if os.path.isdir(getattr(job, name, None) or ""))
         token = secrets.token_hex(16)
         folder = os.path.dirname(os.path.abspath(job.output.rstrip("/")))
         probe = os.path.join(folder, f".tilewright-{token[:8]}.tmp"), token.encode()
-        with suppress(OSError):  # the job itself tells why nothing can be written there
+        with suppress(OSError):  # if the folder cannot be written, the job itself raises a better error later
             fd = os.open(probe[0], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
                 os.write(fd, probe[1])
@@ -128,8 +142,11 @@ class Staging:
         return Offer(job, files, folders, probe)
 
     def _send(self, leaders: Any, offer: Offer, *, sees: bool, lacking: int) -> None:
-        """Send all files from rank 0 to the first rank of each node that lacks them. Raises UsageError for an input of
-        many files, and for a trace, to which these nodes could not write."""
+        """Send all files from rank 0 to the first rank of each node that does not see them.
+
+        lacking: the number of these nodes. Raises UsageError if the input has many files, and for --trace, because
+        these nodes could not write to the trace.
+        """
         if hasattr(offer.job, "source") and offer.job.input and is_many(offer.job.input):
             what = (
                 f"{lacking} of {leaders.size} nodes do not see the job's files, and one file alone can be sent as input"
@@ -159,7 +176,7 @@ class Staging:
 
 
 def staged(offer: Offer, folder: str) -> Any:
-    """The job of a rank of a node that has the files in `folder`. What only rank 0 does is left out."""
+    """The job with paths in `folder`, a node's temporary folder. Fields that only rank 0 uses are left out."""
     job, changed = offer.job, dict[str, Any]()
     for name in {found.name.partition(os.sep)[0] for found in offer.sources}:
         changed[name] = os.path.join(folder, name, os.path.basename(os.path.normpath(getattr(job, name))))
@@ -175,13 +192,13 @@ def staged(offer: Offer, folder: str) -> Any:
 
 
 def begun(task: Any) -> AsBegun:
-    """The files of this node as they were sent."""
-    task.fingerprint()  # walks through directories of many files
+    """The identities of this node's copies of the files. A later check detects changes."""
+    task.fingerprint()  # also lists directories with many files
     return AsBegun.of(task.files()).also(getattr(task, "trees", {}))
 
 
 def packed(directory: JobDirectory, record: Record) -> Parcel:
-    """Take a committed shard out of this node's directory."""
+    """Move a finished shard from this node's job directory into a parcel."""
     from tilewright.runtime.jobs.pieces import Tree, parsed
 
     name = part_name(record.shard)
@@ -200,7 +217,7 @@ def packed(directory: JobDirectory, record: Record) -> Parcel:
 
 
 def unpacked(directory: JobDirectory, record: Record, parcel: Parcel) -> None:
-    """Commit the shard of another node. Raises ResourceError, and InternalError for one that arrived damaged."""
+    """Commit a shard from another node. Raises ResourceError, and InternalError if the shard arrived damaged."""
     from tilewright.runtime.jobs.pieces import Tree, parsed
 
     directory.began.check()
@@ -222,7 +239,7 @@ def unpacked(directory: JobDirectory, record: Record, parcel: Parcel) -> None:
 
 
 def _tell(directory: JobDirectory, name: str, content: bytes) -> None:
-    """Write a rank's counts for `status`. Errors of the disk are ignored, as in `Tally`."""
+    """Write the file with a rank's counts, which `status` reads. Disk errors are ignored, as in `Tally`."""
     with suppress(OSError):
         fd = directory.logs.open(name, os.O_WRONLY | os.O_CREAT)
         try:
@@ -232,7 +249,7 @@ def _tell(directory: JobDirectory, name: str, content: bytes) -> None:
 
 
 def _sources(job: Any) -> Iterator[Source]:
-    """All files that ranks read for a job."""
+    """All files of a job that its ranks read."""
     listed = [*job.files().values()] if hasattr(job, "files") else []
     for name in READ:
         path = getattr(job, name, None)
@@ -258,7 +275,7 @@ def _source(path: str, name: str) -> Source:
 
 
 def _sees(offer: Offer) -> bool:
-    """True if this node has rank 0's files and its folder of the output."""
+    """True if this node sees rank 0's files and the folder of the output."""
     try:
         with open(offer.probe[0], "rb") as file:
             if file.read(64) != offer.probe[1]:
@@ -275,7 +292,10 @@ def _forget(offer: Offer) -> None:
 
 
 def _blocks(source: Source, *, read: bool) -> Iterator[tuple[int, bytearray]]:
-    """(offset, block) of a file in order. read: with its content; else buffers to receive it. Raises ResourceError."""
+    """Yield (offset, block) of a file in order. read: read each block; else it is an empty buffer to receive into.
+
+    Raises ResourceError.
+    """
     from tilewright.formats.files import InputFile
 
     file = InputFile(source.path, "input") if read else None
@@ -291,7 +311,7 @@ def _blocks(source: Source, *, read: bool) -> Iterator[tuple[int, bytearray]]:
 
 
 def _append(path: str, at: int, block: bytearray) -> None:
-    """Write a block of a file in this node's folder. Raises ResourceError, as on a full disk."""
+    """Write a block to a file in this node's folder. Raises ResourceError if the disk fails or is full."""
     try:
         if not at:
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -2,14 +2,15 @@
 any of them.
 
 The witness is a separate process, because a killed rank cannot report anything. Every rank has four connections to it.
-On the first it reports which shard and record it runs. To the second the signal handler writes each signal at once. The
-other two carry no data. The kernel closes these two when a rank dies, and epoll reports the closed connections of
+On the first the rank reports which shard and record it runs. To the second the signal handler writes each signal at
+once. The other two carry no data. When a rank dies, the kernel closes them. epoll reports the closed connections of
 several ranks in the order of their deaths. (It may report a connection with unread data too early, so these carry
 none.) mpiexec notices a death when the kernel closes one of MPI's descriptors, and then kills the other ranks. Some
-kernels close the descriptors of a dead process from the lowest up, others from the highest down. So one of the two has
-a lower descriptor than MPI's, and the other a higher one. An abstract socket has no permissions. So the witness closes
-connections of other users, and ignores lines that no rank would write. This file runs as a script and imports only the
-standard library.
+kernels close a dead process's descriptors in ascending order, others in descending order. So one of the two silent
+connections has a lower descriptor than MPI's, and the other a higher one.
+
+An abstract socket has no permissions. So the witness closes connections of other users, and ignores malformed lines.
+This file runs as a script, and imports only the standard library.
 """
 
 import faulthandler
@@ -29,17 +30,17 @@ from contextlib import suppress
 from typing import Any
 
 ALONE_SECONDS = 60.0  # after which a witness without connections exits
-HIGH = 512  # above MPI's descriptors, and below 1024, the least limit of a process
-LOG, DEATHS = "ranks.log", "deaths.jsonl"  # in the job's logs: the causes of ranks' deaths, and the shards
-ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # may be followed by SIGKILL
+HIGH = 512  # above MPI's descriptors, and below 1024, the usual limit of a process
+LOG, DEATHS = "ranks.log", "deaths.jsonl"  # in the job's logs: messages about dead ranks, and the shards they ran
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # requests to stop; SIGKILL may follow
 SIGNALS = b"signals"  # the first bytes of a connection for signals
 CRASH = b"crash"  # the first bytes of a connection for the C-level crash handler
 CRASHES = {
     "Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT",
     "Floating point exception": "SIGFPE", "Illegal instruction": "SIGILL",
 }  # fmt: skip
-CRASH_BYTES = 1 << 14  # most bytes of its text, which is a stack of Python
-FIRST = re.compile(rb"(\d{1,10}) (signals|crash|)")  # the first line of a connection: process and kind
+CRASH_BYTES = 1 << 14  # the most bytes of the crash handler's text, a Python stack trace
+FIRST = re.compile(rb"(\d{1,10}) (signals|crash|)")  # the first line of a connection: PID and kind
 FIELDS: dict[str, tuple[type, ...]] = {  # the fields that a rank sends, see `Witness.tell`
     "rank": (int,), "pid": (int,), "logs": (str,), "log_size": (int,), "shard": (int, type(None)),
     "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,), "folder": (str, type(None)),
@@ -59,8 +60,8 @@ class Witness:
         self._socket = None
         self._silent = [low]
         self._signals: socket.socket | None = None
-        self._earlier = -1  # where signals were written before
-        self.record: int | None = None  # the last reported one
+        self._earlier = -1  # the descriptor to which signals were written before
+        self.record: int | None = None  # the record that was reported last
         if sys.platform != "linux":
             return
         name = node.bcast(_start() if node.rank == 0 else None)
@@ -71,7 +72,7 @@ class Witness:
                 self._silent.append(fcntl.fcntl(silent.fileno(), fcntl.F_DUPFD_CLOEXEC, HIGH))
             self._signals = connected(name, SIGNALS)
             self._signals.setblocking(False)
-            with suppress(ValueError):  # outside the main thread, where nobody hears signals
+            with suppress(ValueError):  # raised outside the main thread, which receives no signals
                 self._earlier = signal.set_wakeup_fd(self._signals.fileno(), warn_on_full_buffer=False)
             if not faulthandler.is_enabled():
                 self._crash = connected(name, CRASH)
@@ -79,10 +80,12 @@ class Witness:
             self._socket = connected(name)
 
     def tell(self, **what: Any) -> None:
-        """Send the fields of this rank that have changed. rank, pid: its identity. logs, log_size: the folder of the
-        job's logs, and the size of the log in it. shard, record: what it runs now, or None. stopping=True: it was asked
-        to stop, so a kill is no surprise. calm=True: it exits normally. all=True: it stops all ranks, and has reported
-        why. folder: of this node, removed if a rank ends badly.
+        """Send the fields of this rank that have changed.
+
+        rank, pid: its identity. logs, log_size: the folder of the job's logs, and the size of ranks.log. shard, record:
+        what it runs now, or None. stopping=True: it was asked to stop, so a kill is expected. calm=True: it exits
+        normally. all=True: it stops all ranks, and has reported why. folder: the node's temporary folder, which the
+        witness removes if a rank dies.
         """
         self.record = what.get("record", self.record)
         if self._socket:
@@ -106,17 +109,16 @@ class Witness:
 
 
 def connected(name: str, kind: bytes = b"") -> socket.socket:
-    """Open a connection to the witness of this name, and send it this process's pid and the connection's kind: SIGNALS
-    or none.
+    """Open a connection to the witness. name: of its socket. kind: SIGNALS, CRASH, or b"" for other connections.
 
-    Raises OSError if there is no witness, or it is another user's.
+    Raises OSError if there is no witness, or if it belongs to another user.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(ALONE_SECONDS)
         connection.connect(name)
         connection.sendall(b"%d %s\n" % (os.getpid(), kind))
-        if not connection.recv(1):  # from now on it watches
+        if not connection.recv(1):  # the witness has accepted the connection
             raise ConnectionAbortedError(name)
         connection.settimeout(None)
     except OSError:
@@ -137,11 +139,14 @@ def _start() -> str:
 
 
 class _Rank:
-    """A connection of the rank with this pid, 0 before its first line. known: the fields received; empty for a silent
-    connection or one for signals. asked: a signal asked the rank to stop."""
+    """The witness's end of one connection of a rank.
+
+    pid: of the rank; 0 before the first line has arrived. known: the received fields; empty for other kinds of
+    connection. asked: a signal asked the rank to stop.
+    """
 
     def __init__(self, connection: socket.socket, peer: int) -> None:
-        """peer: the pid that the kernel reports; 0 for a process without a pid here, as in another container."""
+        """peer: the PID that the kernel reports; 0 for a process of another PID namespace (container)."""
         self._connection, self._buffer, self._peer = connection, b"", peer
         connection.setblocking(False)
         self.pid = 0
@@ -238,11 +243,11 @@ def main(fd: int) -> None:
 
 
 def _died(pid: int, ranks: list[_Rank]) -> bool:
-    """True if this process died, or if a rank stopped all others. The witness then stops."""
+    """True if this process died, or if a rank has stopped all ranks. Then the witness exits."""
     for rank in ranks:
         rank.hear()
     folders = {rank.known["folder"] for rank in ranks if rank.known.get("folder")}
-    if any(rank.known.get("all") for rank in ranks):  # this rank ended the others
+    if any(rank.known.get("all") for rank in ranks):  # a rank has stopped all ranks
         _remove(folders)
         return True
     known = next((rank.known for rank in ranks if rank.pid == pid and rank.known), {"pid": pid})
@@ -256,14 +261,16 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
 
 
 def _remove(folders: set[str]) -> None:
-    """Removes what was stored on this node for the job. What ranks that still run have open stays readable."""
+    """Remove the job's temporary folders on this node. Ranks that still run can read the files that they have open."""
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _tell(known: dict, crash: str) -> None:
-    """Report the rank that died, on stderr and in the job's logs. Report nothing if another node has already said why
-    all ranks stop. crash: the message of the crash handler; a process that is killed from outside has none."""
+    """Report the rank that died, on stderr and in the job's logs, unless another node has already reported the cause.
+
+    crash: the text of the crash handler; empty if the process was killed from outside.
+    """
     logs = known.get("logs")
     if logs and log_size(logs) > known.get("log_size", 0):
         return
@@ -286,8 +293,10 @@ def log_size(logs: str) -> int:
 
 
 def note_death(logs: str, shard: int, record: int | None, why: str, *, killed: bool = False) -> None:
-    """Note for the next run that this shard killed its rank, at this record if the record ran alone. killed: by a
-    signal from outside."""
+    """Note for the next run that a rank died while it ran this shard. record: the record that ran alone, if any.
+
+    killed: by a signal from outside.
+    """
     add_line(logs, DEATHS, json.dumps({"shard": shard, "record": record, "why": why, "killed": killed}) + "\n")
 
 
@@ -298,7 +307,7 @@ def forget_deaths(logs: str, shard: int) -> None:
 
 def add_line(logs: str, name: str, line: str) -> None:
     """Append a line to a file in the job's logs. Errors are ignored, because the job stops anyway."""
-    with suppress(OSError, ValueError):  # a name may hold what none can
+    with suppress(OSError, ValueError):  # ValueError: a name with a NUL byte
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(os.path.join(logs, name), flags, 0o666)
         os.write(fd, line.encode(errors="surrogateescape"))

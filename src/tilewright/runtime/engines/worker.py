@@ -1,4 +1,4 @@
-"""The program of a worker process. It runs shards from the supervisor until none are left or the supervisor dies."""
+"""The program of a worker process. It runs the supervisor's shards until none are left or the supervisor dies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilewright.runtime.jobs.unchanged import AsBegun
 from tilewright.runtime.jobs.workers import Tally
 from tilewright.runtime.reports import peak_memory
 
-BEAT_SECONDS = 0.2  # between two signs of life: a supervisor of 64 workers gets 320 a second
+BEAT_SECONDS = 0.2  # between two heartbeats: a supervisor of 64 workers receives 320 per second
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl.h
 
 
@@ -46,7 +46,7 @@ class Ready:
 
 @dataclass
 class Alive:
-    """record: the one that comes next and alone. done, share: of the shard, see `task.Beat`."""
+    """A heartbeat. record: the record that runs next, if it runs alone. done, share: of the shard, see `task.Beat`."""
 
     record: int | None = None
     done: int = 0
@@ -63,7 +63,7 @@ class Done:
 
 @dataclass
 class Failed:
-    """The job cannot go on."""
+    """An error with which the job must stop."""
 
     error: TilewrightError
 
@@ -71,13 +71,13 @@ class Failed:
 def main(fd: int, parent: int) -> None:
     """Run shards for the process `parent`, which holds the other end of the socket `fd`."""
     _die_with(parent)
-    for number in SIGNALS:  # they reach every process of a terminal or a batch job; the worker obeys only its parent
+    for number in SIGNALS:  # a terminal or batch system signals all processes; the worker obeys only its parent
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     faulthandler.enable()
     sys.excepthook = _leave
     pipe = Connection(fd)
-    with suppress(EOFError, ConnectionError):  # the parent has ended
+    with suppress(EOFError, ConnectionError):  # the parent is dead
         try:
             _work(pipe)
         except TilewrightError as error:
@@ -87,8 +87,10 @@ def main(fd: int, parent: int) -> None:
 
 
 def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Exit at once after an error. In a normal exit, libraries would abort while they free the memory of a failed GPU,
-    and the supervisor would see only the abort. It shows the last line that this process writes."""
+    """Exit at once after an error, because the supervisor shows the last line that this process writes.
+
+    In a normal exit, libraries would abort while they free the memory of a failed GPU. Then only the abort would show.
+    """
     sys.__excepthook__(kind, error, trace)
     sys.stderr.write(f"{kind.__qualname__}: {str(error).partition(chr(10))[0]}\n")
     sys.stderr.flush()
@@ -98,7 +100,7 @@ def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType
 def _work(pipe: Connection) -> None:
     setup: Setup = pickle.loads(pipe.recv_bytes())
     if setup.place.cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, setup.place.cores)  # all counts of cores, here and in libraries, follow from it
+        os.sched_setaffinity(0, setup.place.cores)  # libraries, too, then use only these cores
     with (
         JobDirectory(setup.output) as directory,
         trace.recording(directory, setup.place.number, setup.trace, device=setup.place.device),
@@ -118,7 +120,7 @@ def _work(pipe: Connection) -> None:
 
 
 class PipeBeat:
-    """Sends signs of life: at most one per BEAT_SECONDS, but always one for a record that runs alone."""
+    """Sends heartbeats: at most one per BEAT_SECONDS, but always one for a record that runs alone."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -138,5 +140,5 @@ def _die_with(parent: int) -> None:
     """Stop this worker when its supervisor dies: on Linux the kernel kills it; elsewhere its next message fails."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # the parent has died already
         os._exit(1)

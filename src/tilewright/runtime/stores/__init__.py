@@ -1,1 +1,1 @@
-"""Jobs on object stores: inputs and models are copied from there, and a job's shards and output are kept there."""
+"""Jobs on object stores: inputs and models are downloaded, and a job's shards and output are stored as objects."""

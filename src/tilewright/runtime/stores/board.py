@@ -1,11 +1,11 @@
 """Who works on which shard of a shared job: leases that any store can hold.
 
-workers/ID      a process; it is written again every BEAT_SECONDS, and one that is older than LEASE_SECONDS has ended
-taken/00042     the process that has taken a shard, and how many had it before
-lead            the process that merges
+workers/ID      a worker process. It rewrites its object every BEAT_SECONDS; one older than LEASE_SECONDS is dead.
+taken/00042     the process that has claimed shard 42, and how many processes have claimed it so far
+lead            the process that plans and merges
 
-All ages are differences of two times of the store's own clock, so the clocks of the machines need not agree. A lease
-saves work, no more: two processes that run one shard write the same bytes.
+An age is the difference of two times of the store's clock. So the clocks of the machines need not agree. Leases only
+avoid double work. They are not needed for correctness: two processes that run the same shard write the same bytes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tilewright.runtime.stores.objects import Stat
 
 LEASE_SECONDS = 30.0
 BEAT_SECONDS = 7.0
-KNOWN_SECONDS = 2.0  # that the state of another process is believed
+KNOWN_SECONDS = 2.0  # for which the answer "alive" or "dead" about another process is cached
 LEAD, CLAIMS, WORKERS = "lead", "taken", "workers"
-LOOK_SECONDS, LOOK_SHARE = 0.5, 20  # between two looks at the whole job: at least so long, and times as long as a look
-MOST_SECONDS = 10.0  # that a look is put off on a slow store: shards of ended processes wait so long
-MISSES = 3  # shards in a row that others had taken; then it is time for a look
-TRIES = 4  # processes that a shard may end; schedule.KILLS for one that is killed from outside
+LOOK_SECONDS, LOOK_SHARE = 0.5, 20  # the pause between two scans of the job: the minimum, and in durations of a scan
+MOST_SECONDS = 10.0  # the longest pause, on a slow store: a dead process's shards wait this long
+MISSES = 3  # failed claims in a row after which the list of free shards is read anew
+TRIES = 4  # processes that may die with a shard before it is given up; as schedule.KILLS within one run
 
 
 class Keys(Protocol):
-    """What leases need of a store; see `objects.Objects`."""
+    """The methods of a store that leases use; `objects.Objects` describes them."""
 
     url: str
 
@@ -52,7 +52,7 @@ class Keys(Protocol):
 
 
 class Member(msgspec.Struct):
-    """A process that works on a job. shards, records: committed by it."""
+    """A worker process of a job. shards, records: how many it has committed. since: seconds since 1970."""
 
     host: str
     pid: int
@@ -66,7 +66,7 @@ class Member(msgspec.Struct):
 
 
 class Claim(msgspec.Struct):
-    """A shard's lease. tries: the processes that have had it, this one included."""
+    """A shard's lease. worker: the process's ID. tries: processes that have claimed the shard, including this one."""
 
     worker: str
     tries: int = 1
@@ -79,14 +79,14 @@ class Board:
         self._keys = keys
         self.id = f"{_here()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.member = Member(os.uname().nodename, os.getpid(), time.time(), device)
-        self._mine: set[int] = set()  # claimed and not yet committed
-        self._known: dict[str, tuple[float, bool]] = {}  # other processes: (when asked, alive)
-        self._beat_at = (0.0, 0.0)  # of the last beat: the store's clock, and this process's
+        self._mine: set[int] = set()  # shards that are claimed and not yet committed
+        self._known: dict[str, tuple[float, bool]] = {}  # other processes: (time of the check, alive)
+        self._beat_at = (0.0, 0.0)  # the time of the last heartbeat: by the store's clock, and by time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_alive, name="tilewright-lease", daemon=True)
 
     def watched(self) -> Board:
-        """The same for a process that only looks, and takes its own clock for the store's."""
+        """This board for a process that only reads. It writes no heartbeat, so it assumes that the clocks agree."""
         self._beat_at = time.time(), time.monotonic()
         return self
 
@@ -98,18 +98,18 @@ class Board:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ended.set()
         self._thread.join()
-        with suppress(ResourceError):  # what stays is taken over when it is old
+        with suppress(ResourceError):  # leases that remain expire, and others take the shards over
             mine = [name for name in map(claim_name, self._mine) if self._holds(name)]
             self._keys.delete([*mine, f"{WORKERS}/{self.id}"])
 
     def _holds(self, name: str) -> bool:
-        """False if another process has taken the claim over."""
+        """True if this process still owns the claim; False if another process has taken it over."""
         got = self._keys.get(name)
         return got is not None and f'"{self.id}"'.encode() in got[0]
 
     def _keep_alive(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
-            with suppress(ResourceError):  # others take the shards over, which does no harm
+            with suppress(ResourceError):  # a missed heartbeat only lets others take the shards over
                 self._beat()
 
     def _beat(self) -> None:
@@ -120,7 +120,7 @@ class Board:
             self._beat_at = (found.modified, now)
 
     def alive(self, worker: str) -> bool:
-        """True if the process was heard of within its lease."""
+        """True if the process wrote a heartbeat within the last LEASE_SECONDS and its PID, if on this host, exists."""
         if worker == self.id:
             return True
         where, _, rest = worker.rpartition("-")[0].rpartition("-")
@@ -136,7 +136,7 @@ class Board:
 
     @contextmanager
     def leading(self, remedy: str) -> Iterator[None]:
-        """Within the block this process alone plans and merges. Raises ResourceError if another one does."""
+        """Within the block only this process plans and merges. Raises ResourceError if another process does so."""
         earlier = None
         if (found := self._keys.get(LEAD)) is not None:
             if self.alive(holder := found[0].decode(errors="replace")):
@@ -157,7 +157,10 @@ class Board:
         return ResourceError(f"another run works on this job: {who}", path=self._keys.url, remedy=remedy)
 
     def take(self, number: int, over: Claim | None = None, match: Stat | None = None) -> bool:
-        """Claim a shard that nobody has; or, over this version of a claim, one of a process that has ended."""
+        """Claim a shard; False if another process was faster.
+
+        over, match: a dead process's claim and its version, which the new claim replaces; None for an unclaimed shard.
+        """
         claim = msgspec.json.encode(Claim(self.id, over.tries + 1 if over else 1))
         if self._keys.put(claim_name(number), claim, absent=match is None, match=match) is None:
             return False
@@ -165,17 +168,19 @@ class Board:
         return True
 
     def committed(self, number: int, records: int) -> None:
-        """The shard is whole: its claim stays and needs no renewal."""
+        """Note that this process has committed the shard. The claim stays, and needs no renewal."""
         self._mine.discard(number)
         self.member.shards, self.member.records = self.member.shards + 1, self.member.records + records
 
     def claims(self) -> set[int]:
-        """The claimed shards."""
+        """The numbers of the claimed shards."""
         return {int(last) for name in self._keys.names(CLAIMS) if (last := name.rpartition("/")[2]).isdecimal()}
 
     def left_by_the_dead(self, number: int, *, supervised: bool) -> tuple[Claim, Stat] | None:
-        """The claim of a shard whose process has ended, and its version; None if the process works on it. Raises
-        InternalError for a shard that ended too many, unless supervised."""
+        """The claim of a shard whose process is dead, and the claim's version; None if the process is alive.
+
+        Raises InternalError if TRIES processes have died with the shard, unless supervised.
+        """
         got = self._keys.get(claim_name(number))
         if got is None:
             return None
@@ -200,7 +205,7 @@ class Board:
 
 
 def _here() -> str:
-    """This host and its numbering of processes, of which each container has its own."""
+    """The host and its PID namespace. Each container has its own namespace, in which PIDs are unique."""
     host = os.uname().nodename[:80].replace("/", "_")
     with suppress(OSError):
         return f"{host}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -213,7 +218,7 @@ def claim_name(number: int) -> str:
 
 
 def member_of(keys: Keys, worker: str) -> Member | None:
-    """What a process says of itself; None if it has said nothing, or nothing readable."""
+    """The entry that a process wrote about itself; None if it is missing or damaged."""
     got = keys.get(f"{WORKERS}/{worker}") if worker else None
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.json.decode(got[0], type=Member) if got else None
@@ -221,9 +226,12 @@ def member_of(keys: Keys, worker: str) -> Member | None:
 
 
 class SharedShards:
-    """A `task.Source`. Shards come in the order of `todo`. done: names the committed shards. elsewhere: takes those
-    that others have committed, and returns the damaged ones. supervised: a shard that ended its processes may run.
-    again: shards that are there, and that this process makes anew."""
+    """A `task.Source` that shares the shards of `todo` with other processes, in that order.
+
+    done: returns the numbers of all committed shards. elsewhere: is called with the shards that others have committed,
+    and returns those that are damaged. supervised: also run a shard with which TRIES processes have died.
+    again: committed shards that this process computes anew.
+    """
 
     def __init__(
         self,
@@ -239,9 +247,9 @@ class SharedShards:
         self._order, self._supervised = todo, supervised
         self._again = again
         self._left = set(todo)  # neither committed here nor known to be committed elsewhere
-        self._given: set[int] = set()  # to this process's workers, at present
-        self._free: list[int] = []  # in reverse order
-        self._claims: set[int] = set()
+        self._given: set[int] = set()  # shards that this process's workers run now
+        self._free: list[int] = []  # unclaimed shards at the last scan, in reverse order
+        self._claims: set[int] = set()  # claimed shards at the last scan
         self._next_look, self._misses = 0.0, 0
 
     @property
@@ -264,12 +272,12 @@ class SharedShards:
         self._given.discard(number)
 
     def done(self, number: int, records: int) -> None:
-        """A shard of this process is whole."""
+        """Note that this process has committed a shard."""
         self._board.committed(number, records)
         self.drop(number)
 
     def _fresh(self) -> int | None:
-        """A shard that nobody had, as far as is known."""
+        """Claim the next shard that was free at the last scan; None if there is none, or a scan is due."""
         while self._free and (self._misses < MISSES or time.monotonic() < self._next_look):
             number = self._free.pop()
             if self._board.take(number):
@@ -279,7 +287,7 @@ class SharedShards:
         return None
 
     def _orphan(self) -> int | None:
-        """A shard of a process that has ended."""
+        """Take over a dead process's shard; None if there is none."""
         for number in self._order:
             if number in self._left and number in self._claims and number not in self._given:
                 found = self._board.left_by_the_dead(number, supervised=self._supervised)
@@ -289,7 +297,7 @@ class SharedShards:
         return None
 
     def _look(self) -> None:
-        """See what others have committed and claimed."""
+        """Scan the job: which shards have others committed, and which have they claimed?"""
         begin = time.monotonic()
         others = sorted((self._left & self._done()) - self._given - self._again)
         bad = self._elsewhere(others) if others else []

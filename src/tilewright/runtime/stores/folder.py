@@ -1,4 +1,4 @@
-"""The leases of a job in a local directory, OUT.job/: files in place of the objects that board.py has in a store."""
+"""Leases of a job in a local directory, OUT.job/: board.py's objects are files here."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from tilewright.runtime.jobs.durable import Folder
 from tilewright.runtime.stores.board import CLAIMS, WORKERS
 from tilewright.runtime.stores.objects import Stat
 
-MOST_BYTES = 4096  # of a lease
+MOST_BYTES = 4096  # of a lease; a longer file is refused
 
 
 class FolderKeys:
-    """The files of a directory as `board.Keys`. Nothing is flushed: what a power cut takes is claimed again.
+    """Implements `board.Keys` with the files of a directory. look: open for reading only.
 
-    A file's tag is its inode and its time. Between the check of a tag and the write that depends on it another process
-    may write, too; then two processes run one shard, and that does no harm.
+    Files are not flushed to disk. A lease that a power failure deletes is claimed again. A file's tag is its inode and
+    its mtime. `put` checks the tag and then writes, so another process may write between the two. Then two processes
+    run the same shard, which wastes time but harms nothing.
     """
 
     def __init__(self, root: Folder, *, look: bool = False) -> None:
@@ -49,7 +50,7 @@ class FolderKeys:
         return None
 
     def put(self, name: str, data: bytes, *, absent: bool = False, match: Stat | None = None) -> str | None:
-        """As `Objects.put`: the file has all bytes from the first moment on."""
+        """As `Objects.put`. The file appears complete: it is written under another name and then renamed."""
         folder, last = self._at(name)
         if match is not None and ((found := self.stat(name)) is None or found.tag != match.tag):
             return None

@@ -21,11 +21,12 @@ DOWNLOADS = 8  # objects of a folder at once
 
 
 def fetch(url: str, *, folder: bool = False) -> str:
-    """The path of the local copy of an object, downloaded unless this version of it is there; of a file:// URL its
-    path. folder: a prefix with all its objects may be meant, such as a model directory.
+    """Download an object, unless this version of it is cached, and return the local path. For file://, the path itself.
 
-    Raises UsageError for a URL that names nothing, InputError for an object that is not there or is replaced
-    meanwhile, ResourceError where the store or the disk refuses.
+    folder: the URL may also be a prefix, such as a model directory; then all objects below it are downloaded.
+
+    Raises UsageError for a malformed URL, InputError if the object is missing or is replaced during the download, and
+    ResourceError if the store or the disk fails.
     """
     path = local_path(url)
     if path is not None:
@@ -41,7 +42,7 @@ def fetch(url: str, *, folder: bool = False) -> str:
 
 
 def _copy(store: Objects, found: dict[str, Stat]) -> str:
-    """The path of the local copy of these versions of the objects."""
+    """Download these versions of the objects unless they are cached, and return the local path."""
     etags = {name: status.tag for name, status in sorted(found.items())}
     sizes = [found[name].size for name in etags]
     key = hashlib.sha256(json.dumps([store.url, etags, sizes]).encode()).hexdigest()[:32]
@@ -51,7 +52,7 @@ def _copy(store: Objects, found: dict[str, Stat]) -> str:
         os.makedirs(root, mode=0o700, exist_ok=True)
     with _locked(os.path.join(root, f"{key}.lock")):
         if not os.path.isfile(os.path.join(root, f"{key}.json")):
-            shutil.rmtree(os.path.join(root, key), ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(os.path.join(root, key), ignore_errors=True)  # left by a process that was killed
             _download(store, found, path)
             _note(os.path.join(root, f"{key}.json"), store.url, etags)
     return path
@@ -78,7 +79,7 @@ def _note(path: str, url: str, etags: dict[str, str]) -> None:
 
 @contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Other processes of this machine that want the same copy wait for it."""
+    """Hold a file lock within the block: processes of this machine that need the same copy wait for each other."""
     with naming(path, "lock"):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""A run of a job in a local directory that other processes may join while it runs."""
+"""An engine for jobs in a local directory that other processes may join while the job runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tilewright.runtime.stores.folder import FolderKeys, clear, joined
 
 
 class Joinable(Engine):
-    """The same engine. Until a worker joins, one question for each shard is all that this costs: is there a directory
-    named workers?"""
+    """Wraps an engine, so that `tilewright work` can join its jobs.
+
+    Until a worker joins, the only cost is one check per shard: does the directory `workers` exist?
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -25,10 +27,10 @@ class Joinable(Engine):
         return getattr(self._engine, name)
 
     def run(self, job: Job) -> None:
-        """As the engine's."""
+        """As the wrapped engine's `run`."""
         root = job.directory.root
         alone = job.settings.part is None
-        if alone and joined(root):  # what workers of an earlier run have claimed is free
+        if alone and joined(root):  # claims of workers of an earlier run are no longer valid
             clear(root, CLAIMS)
         with ExitStack() as opened:
             shared = _Join(job, self._engine, opened)
@@ -38,12 +40,12 @@ class Joinable(Engine):
 
 
 class _Join:
-    """source: once a worker has joined, of the shards that waited then."""
+    """Waits for the first worker to join. source: from then on, it hands out the shards that were waiting."""
 
     def __init__(self, job: Job, engine: Engine, opened: ExitStack) -> None:
         self._job, self._engine, self._opened = job, engine, opened
         self.source: SharedShards | None = None
-        self._again = set(job.todo) & set(job.directory.committed())  # such as those with failed records
+        self._again = set(job.todo) & set(job.directory.committed())  # such as shards with failed records
 
     def join(self, shards: Callable[[], tuple[list[int], list[int]]]) -> Source | None:
         """As `Job.join`."""
@@ -67,13 +69,13 @@ class _Join:
         return self.source
 
     def done(self, record: Record, worker: int) -> None:
-        """A shard of this process is committed."""
+        """Note that this process has committed a shard."""
         if self.source:
             self.source.done(record.shard, record.records)
         self._job.done(record, worker)
 
     def _others(self, numbers: list[int]) -> list[int]:
-        """Tell the job of shards that others have committed. Returns the damaged ones, which are moved aside."""
+        """Report shards that other processes committed to the job. Returns the damaged ones, which are moved aside."""
         bad, directory = [], self._job.directory
         for number in numbers:
             record = directory.record(number)

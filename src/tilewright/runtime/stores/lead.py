@@ -1,4 +1,4 @@
-"""A job whose output is the URL of an object: this process plans, works, merges and delivers; others may join it."""
+"""Jobs whose output is a URL: this process plans, works, merges and uploads the output. Other processes may join."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ JOIN = "wait for it, or join it with `tilewright work {}`"
 def run_at(
     url: str, task: Task, output: str, engine: Engine, settings: Settings, watch: Watch, request: bytes = b"{}"
 ) -> Report:
-    """`run_within` for an output by URL, for which the local `output` stands. request: the job as workers read it.
+    """Run a job whose output is a URL. output: the local path that stands for it during the run.
 
-    Raises what `run_within` raises, and ResourceError wherever the store refuses.
+    request: the content of job.json, which workers read. Raises what `run_within` raises, and ResourceError if the
+    store fails.
     """
     remote = Remote(url, output)
     with Board(remote.store) as board, board.leading(JOIN.format(url)):
@@ -72,14 +73,14 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
 
 
 def _check_same(remote: Remote, task: Task, settings: Settings) -> None:
-    """Raises UsageError if the job in the store was begun for other results, before its shards are copied."""
+    """Raises UsageError if the job in the store has another fingerprint. It runs before any shard is copied."""
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
     with JobDirectory(remote.output, make=True) as directory, suppress(Damaged):
         directory.compare(manifest, task.cut)
 
 
 def _finished(remote: Remote, engine: Engine) -> Report | None:
-    """The report of a job whose output is in the store; None if it must go on."""
+    """The report of a finished job whose output is in the store; None if the job must run."""
     if not remote.pull_report():
         return None
     try:
@@ -92,7 +93,7 @@ def _finished(remote: Remote, engine: Engine) -> Report | None:
     if not whole or (report.figures.get(DOUBTED) and engine.watches):
         os.unlink(os.path.join(remote.path, REPORT))
         return None
-    remote.pull_output()  # a comparison with answers reads it
+    remote.pull_output()  # --validate reads it
     return msgspec.structs.replace(report, computed=0, seconds={})
 
 
@@ -107,10 +108,10 @@ class _Shared(Engine):
         return getattr(self._engine, name)
 
     def run(self, job: Job) -> None:
-        """As the engine's, until each shard is whole here or elsewhere."""
+        """Run until every shard is committed, by this process or by others."""
         remote = self._remote
         remote.begin(job.directory, self._request)
-        damaged = set(job.todo) & remote.committed()  # what was copied from there did not pass
+        damaged = set(job.todo) & remote.committed()  # they were downloaded, and their checksums were wrong
         remote.forget(damaged)
         self._board.forget(sorted(damaged))
         share(job, self._engine, self._board, remote.committed, lambda numbers: self._elsewhere(job, numbers), remote)
@@ -132,7 +133,10 @@ def share(
     elsewhere: Callable[[list[int]], list[int]],
     remote: Remote | None,
 ) -> None:
-    """Run the shards of `job.todo` that nobody else runs. remote: where they are copied; None: they are there."""
+    """Run the shards of `job.todo` that no other process runs.
+
+    done, elsewhere: as for `SharedShards`. remote: the store to which shards are copied; None for a local directory.
+    """
     source = SharedShards(board, job.todo, done, elsewhere, supervised=engine.watches)
 
     def committed(record: Record) -> None:

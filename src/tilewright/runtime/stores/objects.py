@@ -1,4 +1,4 @@
-"""The objects below one URL, through obstore: read, listed, and written under a condition."""
+"""The objects below one URL, through obstore: get, list, and conditional put."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from tilewright.errors import InputError, ResourceError, brief
 from tilewright.formats.files import naming
 from tilewright.runtime.stores.urls import parts
 
-PART_BYTES = 16 << 20  # of an upload in parts: S3 allows 10,000 of them, so an object of 160 GB
-DELETED = 1000  # objects that one request deletes, S3's limit
+PART_BYTES = 16 << 20  # bytes per part of a multipart upload: S3 allows 10,000 parts, so an object of 160 GB
+DELETED = 1000  # objects that one request deletes: S3's limit
 
 CREDENTIALS = "set the credentials of the store in the environment, and check the permissions of the bucket"
 
 
 class Stat(NamedTuple):
-    """size: bytes. tag: the ETag, or the version where a store has no ETags. modified: by the store's clock, seconds
-    since 1970. version: where a store numbers the versions of an object; Google's compares these."""
+    """The state of an object.
+
+    size: bytes. tag: the ETag, or the version if the store has no ETags. modified: seconds since 1970 by the store's
+    clock. version: the number of the object's version, if the store has one; Google's store compares it in `put`.
+    """
 
     size: int
     tag: str
@@ -32,7 +35,7 @@ class Stat(NamedTuple):
 
 @cache
 def obstore() -> Any:
-    """The package. Raises ResourceError if it is not installed."""
+    """The package obstore. Raises ResourceError if it is not installed."""
     try:
         import obstore
     except ImportError as error:
@@ -43,7 +46,7 @@ def obstore() -> Any:
 
 @cache
 def open_bucket(bucket: str) -> Any:
-    """The client of "s3://bucket"; its credentials and its endpoint come from the environment."""
+    """The client of "s3://bucket". obstore reads credentials and endpoint from the environment."""
     obstore()
     from obstore.store import from_url
 
@@ -53,7 +56,7 @@ def open_bucket(bucket: str) -> Any:
 
 @contextmanager
 def naming_store(url: str) -> Iterator[None]:
-    """Turns an error of the store into a ResourceError that names the URL, but for a missing object."""
+    """Convert an error of the store to a ResourceError with the URL. A missing object or a failed condition passes."""
     kinds = obstore().exceptions
     try:
         yield
@@ -71,9 +74,9 @@ def _said(error: BaseException) -> str:
 
 
 class Objects:
-    """The objects whose URLs begin with `url` and a slash; names are what follows. url itself is the object "".
+    """The objects below `url`. A name is the part of an object's URL after `url/`; "" is the object `url` itself.
 
-    Raises ResourceError, naming the URL, wherever the store refuses.
+    All methods raise ResourceError with the URL if the store fails.
     """
 
     def __init__(self, url: str) -> None:
@@ -82,7 +85,7 @@ class Objects:
         self._store = open_bucket(self._bucket)
 
     def where(self, name: str) -> str:
-        """The URL of a name."""
+        """The URL of an object."""
         return f"{self.url}/{name}" if name else self.url
 
     def _path(self, name: str) -> str:
@@ -97,7 +100,7 @@ class Objects:
             return None
 
     def names(self, folder: str = "") -> dict[str, Stat]:
-        """The objects below a folder, by their names, which include the folder's."""
+        """All objects below a folder. Their names include the folder's name."""
         prefix = self._path(folder)
         with naming_store(self.where(folder)):
             chunks = list(obstore().list(self._store, prefix=prefix))
@@ -119,8 +122,10 @@ class Objects:
             return None
 
     def put(self, name: str, data: bytes, *, absent: bool = False, match: Stat | None = None) -> str | None:
-        """Writes an object and returns its tag. absent: only if it is not there. match: only over this version of it.
-        None: the condition does not hold."""
+        """Write an object and return its tag, or None if the condition failed.
+
+        absent: write only if the object does not exist. match: write only if the object still has this version.
+        """
         kinds = obstore().exceptions
         over: Any = "overwrite"
         if match:
@@ -133,8 +138,10 @@ class Objects:
             return None
 
     def upload(self, name: str, path: str, *, keep: bool = False) -> str:
-        """Copies a local file, in parts if it is large; the object appears complete or not at all. Returns its tag.
-        keep: an object that is there stays; its tag is not known."""
+        """Upload a local file, in parts if it is large, and return the tag. The object appears complete or not at all.
+
+        keep: do not replace an existing object; "" is returned for it.
+        """
         if keep and os.path.getsize(path) <= PART_BYTES:
             return self.put(name, Path(path).read_bytes(), absent=True) or ""
         if keep and self.stat(name):
@@ -149,7 +156,10 @@ class Objects:
             return put["e_tag"] or ""
 
     def download(self, name: str, path: str, tag: str | None = None, beat: Callable[[], object] = lambda: None) -> None:
-        """Copies an object into a new local file. Raises InputError if it is not there, or no longer has this tag."""
+        """Download an object into a new local file. beat: called after each block.
+
+        Raises InputError if the object does not exist or no longer has this tag.
+        """
         try:
             with naming(path, "write"), naming_store(self.where(name)), open(path, "xb") as file:
                 got = obstore().get(self._store, self._path(name))
@@ -167,7 +177,7 @@ class Objects:
                              remedy="let whatever writes it finish, then run again")  # fmt: skip
 
     def delete(self, names: list[str]) -> None:
-        """Deletes objects; those that are not there do not matter."""
+        """Delete objects. Missing objects are ignored."""
         paths = [self._path(name) for name in names]
         for first in range(0, len(paths), DELETED):
             try:

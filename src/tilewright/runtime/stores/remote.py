@@ -1,10 +1,11 @@
 """The state of a job in a store, URL.job/, and its copy in a local job directory.
 
 manifest.json, contents.json, shards/, errors/, report.json   as in a local job directory (jobs/directory.py)
-job.json         the job itself, for workers that join it
-logs/            what the workers said
-delivered.json   the ETag of the output that the report is of; an object `delivering` while the output is replaced
-lead, taken/, workers/   who works on it (board.py); taken/ and workers/ are removed when the output is there
+job.json         the job's options, for workers that join
+logs/            logs of the workers
+delivered.json   the ETag of the output that the report describes
+delivering       exists while the output is being replaced
+lead, taken/, workers/   leases (board.py); taken/ and workers/ are removed after the output has been uploaded
 """
 
 from __future__ import annotations
@@ -28,29 +29,29 @@ from tilewright.runtime.stores.objects import Objects, Stat
 
 SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
 DELIVERING = "delivering"
-TRANSFERS = 16  # at once: a request takes some milliseconds, most of them in the network
-PENDING = 64  # shards that wait for their upload; then the work waits for them
+TRANSFERS = 16  # parallel requests: each takes some milliseconds, mostly of network latency
+PENDING = 64  # shards that may wait for their upload; beyond it the job waits
 
 
 class Delivered(Sealed, frozen=True):
-    """The output that a report is of. manifest: the seal of the job's. etag: of the output."""
+    """The output that the report describes. manifest: the seal of the job's manifest. etag: the output's ETag."""
 
     manifest: str
     etag: str
 
 
 class Remote:
-    """The job of the output `url`, and the directory `output`.job, in which it is worked on."""
+    """The job whose output is `url`, and its local copy, the directory `output`.job."""
 
     def __init__(self, url: str, output: str) -> None:
         self.url, self.output, self.path = url, output, f"{output}.job"
         self.store = Objects(f"{url}.job")
-        self._kept: dict[int, tuple[int, int]] = {}  # (bytes, mtime in ns) of local shards that the store has, too
+        self._kept: dict[int, tuple[int, int]] = {}  # (bytes, mtime in ns) of local shards that are in the store
 
     # from the store
 
     def manifest(self) -> Manifest | None:
-        """The manifest in the store, which is copied into the directory; None if it is missing or damaged."""
+        """Copy the manifest into the directory and return it; None if it is missing or damaged."""
         got = self.store.get(MANIFEST)
         with suppress(Damaged):
             found = unseal(got[0], Manifest) if got else None
@@ -60,19 +61,21 @@ class Remote:
         return None
 
     def pull(self, *, records_alone: bool = False) -> None:
-        """Copy all that is in the store but the report. records_alone: of a shard only the end, which has its record;
-        the rest becomes a hole in the file."""
+        """Copy shards, errors and contents.json from the store.
+
+        records_alone: copy only the end of each shard, which holds its record; the rest of the file is sparse.
+        """
         names = self.store.names()
         wanted = {name: found for name, found in names.items() if name.partition("/")[0] in (SHARDS, ERRORS, CONTENTS)}
         self._each(lambda name: self._pull(name, wanted[name], records_alone), wanted)
         self._note_kept()
 
     def pull_shards(self, numbers: Iterable[int], directory: JobDirectory) -> list[int]:
-        """Copy these shards. Returns those that are missing or damaged, which are removed from the store, too."""
+        """Copy these shards. Missing and damaged shards are returned, and removed from the store."""
         numbers = list(numbers)
 
         def one(number: int) -> bool:
-            with suppress(InputError):  # it is not there
+            with suppress(InputError):  # the shard does not exist
                 self._fetch(f"{SHARDS}/{part_name(number)}")
                 record = directory.record(number)
                 if record and record.errors:
@@ -86,7 +89,7 @@ class Remote:
         return bad
 
     def pull_output(self, *, hole: bool = False) -> bool:
-        """Copy the output; False if there is none. hole: a file of its size without its bytes."""
+        """Copy the output; False if it does not exist. hole: only make a sparse file of the same size."""
         output = Objects(self.url)
         if (found := output.stat("")) is None:
             return False
@@ -100,14 +103,14 @@ class Remote:
         return True
 
     def pull_report(self) -> bool:
-        """Copy the report; False if there is none."""
+        """Copy the report; False if it does not exist."""
         got = self.store.get(REPORT)
         if got:
             self._write(REPORT, got[0])
         return got is not None
 
     def delivered(self) -> bool:
-        """True if the output in the store is the one that the report is of."""
+        """True if the output in the store is the one that `delivered.json` describes."""
         got, manifest = self.store.get(DELIVERED), self.manifest()
         with suppress(Damaged):
             said = unseal(got[0], Delivered) if got else None
@@ -116,7 +119,7 @@ class Remote:
         return False
 
     def delivering(self) -> bool:
-        """True if a run of the job ended as it replaced the output."""
+        """True if a run of the job stopped while it was replacing the output."""
         return self.store.stat(DELIVERING) is not None
 
     def committed(self) -> set[int]:
@@ -127,14 +130,14 @@ class Remote:
     # to the store
 
     def begin(self, directory: JobDirectory, request: bytes) -> None:
-        """Write the manifest and the job, which workers read, unless they are there."""
+        """Write the manifest and job.json, which workers read, unless the store has the same ones."""
         manifest = encoded(directory.manifest)
         for name, content in ((REQUEST, request), (MANIFEST, manifest)):
             if (got := self.store.get(name)) is None or got[0] != content:
                 self.store.put(name, content)
 
     def publish(self, record: Record, *, again: bool = False) -> None:
-        """Copy a shard that is whole, its errors first. One that is there stays, unless it has changed (again)."""
+        """Upload a committed shard, its errors first. again: replace the shard if the store has it."""
         number = record.shard
         if record.errors:
             name = f"{ERRORS}/{error_name(number)}"
@@ -148,7 +151,7 @@ class Remote:
             self.store.delete([f"{SHARDS}/{part_name(number)}", f"{ERRORS}/{error_name(number)}"])
 
     def deliver(self, directory: JobDirectory) -> None:
-        """Copy the finished output and its report, and what the merge has changed."""
+        """Upload the finished output, its report, and shards that have changed since they were uploaded."""
         for number in directory.committed():
             record = directory.record(number)
             if record and self._kept.get(number) != self._status(number):
@@ -164,12 +167,12 @@ class Remote:
         self.store.delete([*self.store.names(CLAIMS), *self.store.names(WORKERS)])
 
     def clear(self) -> None:
-        """Remove the job from the store, but for its workers."""
+        """Remove the job from the store, except the leases of its workers."""
         names = self.store.names()
         self.store.delete([name for name in names if name.partition("/")[0] not in (LEAD, WORKERS)])
 
     def push_logs(self, who: str) -> None:
-        """Copy what the workers of this process said."""
+        """Upload the logs of this process's workers. who: the prefix of their names."""
         for path in Path(self.path, LOGS).glob("*.log"):
             if path.stat().st_size:
                 self.store.upload(f"{LOGS}/{who}-{path.name}", str(path))
@@ -228,8 +231,11 @@ class Remote:
 
 
 class Publishing:
-    """`with Publishing(remote, done) as publish: publish(record)`: copies shards in the background and then calls
-    `done`. All are copied at the end of the block. Raises what the copying of an earlier shard raised."""
+    """`with Publishing(remote, done) as publish: publish(record)` uploads shards in the background.
+
+    `done` is called after each upload. The block ends after the last upload. An error of an upload is raised by a later
+    call, or at the end of the block.
+    """
 
     def __init__(self, remote: Remote, done: Callable[[Record], object]) -> None:
         self._remote, self._done = remote, done
@@ -241,7 +247,7 @@ class Publishing:
         return self
 
     def __call__(self, record: Record) -> None:
-        """Copy a shard that is whole."""
+        """Upload a committed shard."""
         self._pending.append(self._pool.submit(self._copy, record))
         while self._pending and (self._pending[0].done() or len(self._pending) > PENDING):
             self._pending.popleft().result()

@@ -1,4 +1,4 @@
-"""job.json: a job as workers that join it read it. Files are named by URL or absolute path, models by their names."""
+"""job.json: the options of a job, for workers that join it. Files are given as URLs or absolute paths."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ SAME = "start it from the installation that the job was begun with"
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True):
-    """verb, job: what to run. version, sources: of tilewright and of its kernels; workers must have the same."""
+    """The content of job.json.
+
+    verb, job: the command and its options. version: of tilewright. sources: a hash of the kernels' sources. Workers
+    must have the same version and the same hash.
+    """
 
     verb: str
     version: str
@@ -37,11 +41,11 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def request_of(job: Any) -> bytes:
-    """The content of job.json. job: the dataclass of a verb's options; its output is left out."""
+    """The content of job.json. job: the dataclass of a verb's options, whose output is left out."""
     verb = type(job).__module__.split(".")[-2]
     fields = msgspec.to_builtins(replace(job, source=None) if hasattr(job, "source") else job)
-    fields.pop("source", None)  # what was found of the input: each worker finds it again
-    fields["output"], fields["answers"] = "", None  # a worker compares nothing
+    fields.pop("source", None)  # the parsed input: each worker parses it again
+    fields["output"], fields["answers"] = "", None  # only the process that merges compares with --answers
     fields["settings"] = {name: fields["settings"][name] for name in DECIDING}
     for name in PATHS:
         if isinstance(given := fields.get(name), str):
@@ -50,7 +54,7 @@ def request_of(job: Any) -> bytes:
 
 
 def _portable(path: str) -> str:
-    if path.startswith("@"):  # a list of names
+    if path.startswith("@"):  # a file with a list of names
         return f"@{os.path.abspath(path[1:])}"
     url = as_urls(os.path.abspath(path))
     if is_url(url):
@@ -61,8 +65,11 @@ def _portable(path: str) -> str:
 
 
 def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]]:
-    """(the job, its verb's `task_of`) of a job.json, with local copies of what it names by URL. where: its name in
-    errors. Raises UsageError if another version of tilewright wrote it, and what `fetch` raises."""
+    """(the job, its verb's `task_of`) from a job.json. Inputs and models given as URLs are downloaded.
+
+    where: the name of job.json in errors. Raises UsageError if another version of tilewright wrote it, and what
+    `fetch` raises.
+    """
     try:
         request = msgspec.json.decode(raw, type=Request)
         if request.verb not in VERBS:
@@ -94,5 +101,5 @@ def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]
 
 
 def settings_for(job: Any, mine: Settings) -> Settings:
-    """The settings of a worker: what decides results is the job's, and how it runs is `mine`."""
+    """The settings of a worker: those in DECIDING, which may change results, are the job's; the rest are `mine`."""
     return replace(mine, **{name: getattr(job.settings, name) for name in DECIDING})

@@ -1,7 +1,7 @@
-"""Local folders that stand for an output by URL while a command runs: the job is made in one, and copied to the store.
+"""A local staging folder for an output that is a URL: the job runs there, and its files are copied to the store.
 
-What is in the folder is a copy of what the store has, or will be in a moment. So it is removed at the end of the
-command, and after a kill by the next command.
+The folder holds only copies of files that the store has, or is about to receive. So the command removes it at its end.
+If the command is killed, the next command removes it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _NAME = re.compile(r"(.*)-(\d+)-[0-9a-f]{8}")
 
 @contextmanager
 def staged(url: str) -> Iterator[str]:
-    """The local path of an output by URL; its folder exists until the end of the block. Raises UsageError for a URL
-    that names nothing, and ResourceError."""
+    """Make a staging folder for the block, and return the local path that stands for the output `url`.
+
+    Raises UsageError for a malformed URL, and ResourceError.
+    """
     parts(url)
     root, host = os.path.join(home(), JOBS), os.uname().nodename.replace("/", "_")
     folder = os.path.join(root, f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
@@ -38,7 +40,7 @@ def staged(url: str) -> Iterator[str]:
                 shutil.rmtree(os.path.join(root, name), ignore_errors=True)
         os.mkdir(folder, 0o700)
     path = os.path.join(folder, url.rstrip("/").rpartition("/")[2])
-    STAGED[path] = url.rstrip("/")  # it stays: errors are told after the block
+    STAGED[path] = url.rstrip("/")  # never removed: errors are printed after the block, and name the URL
     try:
         yield path
     finally:
@@ -47,5 +49,5 @@ def staged(url: str) -> Iterator[str]:
 
 
 def url_of(output: str) -> str | None:
-    """The URL for which a local output stands; None for an output that is a local one."""
+    """The URL that belongs to a staged path; None for a local output."""
     return STAGED.get(os.path.abspath(output))

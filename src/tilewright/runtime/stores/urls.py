@@ -19,7 +19,7 @@ def is_url(text: str) -> bool:
 
 
 def local_path(url: str) -> str | None:
-    """The path of a file:// URL; None for the URL of a store. Raises UsageError for a URL that names nothing."""
+    """The path of a file:// URL; None for the URL of a store. Raises UsageError for a malformed URL."""
     found = _URL.fullmatch(url)
     if not found or found[1] not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)

@@ -1,4 +1,4 @@
-"""`status`, `verify` and `plan` of a job in a store: its files, or their records alone, are copied and then read."""
+"""`status`, `verify` and `plan` of a job in a store: the job's files, or only the records in them, are downloaded."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tilewright.runtime.stores.stage import url_of
 
 
 def mirror(output: str, *, whole: bool = False) -> Remote | None:
-    """Copy the state of the job for which a local output stands; None for a local output and for a job that has not
-    begun. whole: with the bytes of its shards and of the output. Raises ResourceError."""
+    """Download the state of a job in a store; None for a local output and for a job that has not started.
+
+    output: the staged path. whole: also the bytes of the shards and of the output. Raises ResourceError.
+    """
     url = url_of(output)
     if url is None:
         return None
@@ -30,7 +32,7 @@ def mirror(output: str, *, whole: bool = False) -> Remote | None:
     remote.pull(records_alone=not whole)
     if remote.pull_report() and there and remote.delivered():
         with JobDirectory(output, make=True) as directory, InputFile(output, "output") as file:
-            made.note(directory, [file.fd])  # it may be replaced
+            made.note(directory, [file.fd])  # marks the copy as this job's output, so that it may be replaced
     return remote
 
 
@@ -43,7 +45,7 @@ def _found(output: str, *, whole: bool) -> Remote | None:
 
 
 def status(output: str) -> local.Status:
-    """As `jobs.status.status`, also for an output that stands for one in a store."""
+    """As `jobs.status.status`, also for the staged path of an output in a store."""
     remote = _found(output, whole=False)
     found = local.status(output)
     if remote:
@@ -59,7 +61,7 @@ def status(output: str) -> local.Status:
 
 
 def _with_workers(found: local.Status, keys: Keys) -> local.Status:
-    """The status with those who work on the job now."""
+    """The status, with the processes that work on the job now."""
     board = Board(keys).watched()
     names = [name.partition("/")[2] for name in sorted(keys.names(WORKERS))]
     members = {name: who for name in names if board.alive(name) and (who := member_of(keys, name))}
@@ -74,6 +76,6 @@ def _with_workers(found: local.Status, keys: Keys) -> local.Status:
 
 
 def verify(output: str) -> merge.Verified:
-    """As `jobs.merge.verify`, also for an output that stands for one in a store."""
+    """As `jobs.merge.verify`, also for the staged path of an output in a store."""
     _found(output, whole=True)
     return merge.verify(output)

@@ -1,4 +1,4 @@
-"""`tilewright work`: a process that joins a running job, takes shards by leases, and leaves when it is told to."""
+"""`tilewright work`: a process that joins a running job and claims shards until none is left or a signal stops it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ START = "start the job first, or wait until it has begun"
 
 @dataclass
 class Worked:
-    """What a worker did. shards: of the job; done: of these, by all; mine, records, errors: of this process."""
+    """The result of `work`.
+
+    shards: of the job. done: shards that all processes together have committed. mine, records, errors: shards, records
+    and failed records of this process.
+    """
 
     shards: int
     done: int = 0
@@ -41,17 +45,17 @@ class Worked:
 
     @property
     def exit_code(self) -> int:
-        """0: no shard is left; 75: the worker was stopped before."""
+        """0 if all shards are committed, 75 if the worker was stopped before."""
         return 0 if self.done >= self.shards else Interrupted.exit_code
 
 
 def work(output: str, settings: Settings, say: Say = quiet) -> Worked:
-    """Work on the job of an output, or of the URL for which it stands, until no shard is left.
+    """Join the job of an output and run shards until none is left. output: a local path, or one staged for a URL.
 
-    settings: how this process works; what decides results is the job's. Raises UsageError if there is no job, if
-    another version of tilewright began it, or if it cannot be shared; InputError for an input that has changed;
-    ResourceError where the store, the disk or the machine refuses. A signal ends the work: shards that are whole are
-    kept, and the others are free for other workers.
+    settings: engine, threads and the like of this process; settings that may change results come from the job.
+    Raises UsageError if there is no job, if another version of tilewright started it, or if it cannot be shared;
+    InputError if an input has changed; ResourceError if the store, the disk or the machine fails. A signal stops the
+    work: committed shards stay, and other workers may run the rest.
     """
     with stopping() as stop, opened(output) as place:
         raw = place.request()
@@ -67,7 +71,7 @@ def work(output: str, settings: Settings, say: Say = quiet) -> Worked:
 
 @dataclass
 class Place:
-    """Where the state of a job is. where: its name in errors. remote: None for a local directory."""
+    """The location of a job's state. where: its name in errors. remote: None for a local directory."""
 
     where: str
     directory: JobDirectory
@@ -86,13 +90,13 @@ class Place:
         return raw
 
     def committed(self) -> set[int]:
-        """The shards that are whole."""
+        """The numbers of the committed shards."""
         return self.remote.committed() if self.remote else set(self.directory.committed())
 
 
 @contextmanager
 def opened(output: str) -> Iterator[Place]:
-    """The state of a job that has begun. Raises UsageError if there is none."""
+    """Open the state of a job that has started. Raises UsageError if there is none."""
     url = url_of(output)
     if url is None:
         check_job(output)
@@ -108,13 +112,13 @@ def opened(output: str) -> Iterator[Place]:
 
 
 def work_at(place: Place, task: Task, engine: Engine, settings: Settings, stop: Stop, say: Say = quiet) -> Worked:
-    """`work` for a job and an engine that are open."""
+    """As `work`, for a task and an engine that are open."""
     directory = place.directory
     _check(place, task, stop)
     worked = Worked(directory.manifest.cut.shards)
     done = place.committed()
     todo = [number for number in range(worked.shards) if number not in done]
-    random.shuffle(todo)  # workers seldom try for one shard at the same time
+    random.shuffle(todo)  # so that workers seldom try to claim the same shard
     directory.joined = True
 
     def count(record: Record, worker: int) -> None:
@@ -131,7 +135,7 @@ def work_at(place: Place, task: Task, engine: Engine, settings: Settings, stop: 
                 share(job, engine, board, place.committed, lambda numbers: [], place.remote)
         except Interrupted:
             pass
-        except ResourceError:  # the run has finished the job meanwhile, and removed the leases
+        except ResourceError:  # allowed if the run has finished the job meanwhile and removed the leases
             if place.remote or REPORT not in directory.root.names():
                 raise
     worked.done = len(place.committed())
@@ -151,7 +155,7 @@ def _keys(place: Place) -> Iterator[Keys]:
 
 
 def _check(place: Place, task: Task, stop: Stop) -> None:
-    """Raises UsageError if this machine has another input, model or kind of hardware than the job was begun with."""
+    """Raises UsageError if input, model or kind of hardware differ from those with which the job was started."""
     directory = place.directory
     files = task.files() if isinstance(task, Reading) else {}
     began = AsBegun.of(files)

@@ -291,7 +291,7 @@ def _kernel(folder: Path, *, forged: bool) -> Kind:
     def read(data: bytes) -> bytes:
         private.write("a.kernel", hashed(data) if forged else data)
         content = private.read("a.kernel", cache.MAX_BYTES)
-        found = None if content is None else cache._decoded(content)
+        found = None if content is None else cache._decoded(content, cache.Stored)
         if found is None:
             raise InputError("is compiled again")
         return msgspec.msgpack.encode(found)

@@ -62,7 +62,8 @@ def shell(tmp_path, monkeypatch):
     def run(command: Command, folder: Path, where: str) -> str:
         source = folder / "src" if (folder / "src").is_dir() else ROOT / "src"
         paths = filter(None, (str(source), str(folder), os.environ.get("PYTHONPATH")))  # msgspec may lie in the last
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+        no_gpu = {"CUDA_VISIBLE_DEVICES": ""}  # the pages show what a CPU computes, with as many workers as they like
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", **no_gpu}
         done = subprocess.run(
             ["bash", "-eu", "-o", "pipefail", "-c", command.text], cwd=folder, env=env, timeout=SECONDS,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,

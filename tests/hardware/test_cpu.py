@@ -69,6 +69,16 @@ def test_a_machines_name_is_a_folder_name(monkeypatch, name, slug):
     assert re.fullmatch(r"[a-z0-9-]+", slug)
 
 
+@pytest.mark.parametrize("name", ["Intel(R) Xeon(R) Processor", "Intel(R) Xeon(R) Platinum 8592+"])
+def test_a_machine_that_hides_its_matrix_units_is_another(monkeypatch, name):
+    monkeypatch.setattr(module, "_cpu_name", lambda: name)
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_name", lambda: "emeraldrapids")
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: {"amx-bf16": True})
+    whole = machine_name()
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: {"amx-bf16": False})
+    assert machine_name().split("-") == [*whole.split("-")[:-1], "noamx", whole.split("-")[-1]]
+
+
 def test_a_missing_engine_has_its_reason(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "triton" else object())
     found = engines()

@@ -158,7 +158,7 @@ while (i := i + 1) < rounds or int(os.pread(swaps, 20, 0) or 0) < rounds // 20: 
         for kernel in kernels:
             kernel.load_overload("int64(int64)", Context())
         kernel = kernels[0]
-        kernel._folder().write(kernel._file("int64(int64)"), whole)
+        cache._folder().write(kernel._file("int64(int64)"), whole)
         kernel.load_overload("int64(int64)", Context())
     except cache.UnsafeDirectoryError:
         counts["refused"] += 1

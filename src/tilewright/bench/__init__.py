@@ -1,1 +1,1 @@
-"""How things are measured: the protocol, the machine's measured limits, peers, result files and the report."""
+"""The bench: how times are measured, the machine's limits, other libraries, result files, and the report."""

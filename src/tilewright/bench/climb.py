@@ -1,4 +1,4 @@
-"""Climb a ladder on a CPU or a GPU: check every rung on a case, then time the rungs and the peers, interleaved."""
+"""Measure a ladder on a CPU or a GPU: check every rung on a case, then time the rungs and the peers in alternation."""
 
 import dataclasses
 import importlib
@@ -21,10 +21,8 @@ from tilewright.ops.core.ladder import Ladder, Rung, operations, trying, using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.core.memory import empty
 
-SLOW_S = (
-    0.25  # a rung that takes longer is timed on fewer rows: the lowest are a thousand times slower than the highest
-)
-PATIENCE = 8  # times SLOW_S that a call may take on a CPU before its rows are cut down
+SLOW_S = 0.25  # a rung that takes longer is timed on fewer rows: the lowest is a thousand times slower than the highest
+PATIENCE = 8  # a CPU call that takes longer than this times SLOW_S is timed on fewer rows
 
 
 def parts(op: str):
@@ -38,9 +36,10 @@ def parts(op: str):
 
 
 class Subject:
-    """A case on a CPU: its inputs, the same for all rungs, and its exact result. spec: its module of `bench.sizes`."""
+    """A case on a CPU: its inputs, which are the same for all rungs, and its exact result. spec: its module of
+    `bench.sizes`."""
 
-    probe_rows = 16  # tell whether a rung is slow
+    probe_rows = 16  # rows that are timed to find out whether a rung is slow
 
     def __init__(self, ladder: Ladder, spec: Any, case: Any):
         self.ladder, self.spec, self.case = ladder, spec, case
@@ -48,7 +47,7 @@ class Subject:
         self._resized: dict[int, Subject] = {}
 
     def resized(self, rows: int) -> "Subject":
-        """The subject with so many rows; itself if it has no more."""
+        """The subject with this many rows, or the subject itself if it has no more."""
         if rows >= self.spec.rows(self.case):
             return self
         if rows not in self._resized:
@@ -61,7 +60,7 @@ class Subject:
         return self.spec.reference(self.case, self.inputs)
 
     def forced(self, rung: str | Rung) -> Callable[..., Any]:
-        """call(out=None) of the rung, its weights prepared. rung: a name in the ladder, or a rung outside of it."""
+        """call(out=None) of the rung, with prepared weights. rung: a name in the ladder, or a rung outside of it."""
         op = self.ladder.op
         force = partial(trying, op, rung) if isinstance(rung, Rung) else partial(using, **{op: rung})
         with force():
@@ -74,22 +73,23 @@ class Subject:
         return run
 
     def bind(self) -> Callable[..., Any]:
-        """call(out=None) of the rung that is chosen."""
+        """call(out=None) of the rung that the ladder chooses."""
         return self.spec.bind(self.case, self.inputs)
 
     def finish(self) -> None:
-        """Wait for what was queued."""
+        """Wait until everything that was queued is done."""
 
     def peers(self) -> dict[str, Call]:
-        """Name -> call of the libraries that compute this case."""
+        """Name -> call of each library that computes this case."""
         return cpu_peers(self.ladder.op, self.case, self.inputs)
 
     def clock(self, *, settle: bool) -> Clock:
-        """Of this device. settle: see `CpuClock`."""
+        """The clock of this device. settle: see `CpuClock`."""
         return CpuClock(settle=settle)
 
     def few_rows(self, rung: str | Rung) -> int:
-        """Rows on which the rung is timed: all, or as many as take SLOW_S where all take PATIENCE times as long."""
+        """The number of rows on which the rung is timed. These are all rows, unless they take longer than PATIENCE *
+        SLOW_S: then as many as take about SLOW_S."""
         probe = self.resized(self.probe_rows)
         call = probe.forced(rung)
         call()
@@ -100,18 +100,19 @@ class Subject:
         return every if seconds_a_row * every <= SLOW_S * PATIENCE else max(1, int(SLOW_S / seconds_a_row))
 
     def checked(self, rung: Rung, call: Callable[..., Any]) -> tuple[float, Call]:
-        """(the worst error over its bound, the call that is timed): it writes to memory that exists."""
+        """(the largest error divided by its bound, the call that is timed). The call writes into memory that is
+        allocated."""
         result, (exact, bound) = call(), self.allowed(rung)
         return float(np.max(_errors(result, exact, bound), initial=0.0)), partial(
             call, out=empty(result.shape, result.dtype)
         )
 
     def allowed(self, rung: Rung) -> tuple[np.ndarray, np.ndarray]:
-        """(the exact result, how far the rung's result may be off), float64 on the CPU."""
+        """(the exact result, the allowed error of each element), in float64 on the CPU."""
         return self.reference, self.spec.bound(self.case, self.inputs, self.reference, rung.c)
 
     def check(self, rung: Rung, result: Any) -> None:
-        """Raises InputError naming the worst element of the rung's result if it is beyond its bound."""
+        """Raises InputError, which names the worst element, if the rung's result is beyond its bound."""
         exact, bound = self.allowed(rung)
         found = np.asarray(result if isinstance(result, np.ndarray) else result.double().cpu())[: len(exact)]
         errors = np.nan_to_num(_errors(found, exact, bound), nan=np.inf)
@@ -126,7 +127,7 @@ class Subject:
 
 
 class GpuSubject(Subject):
-    """A case on a GPU. device: "cuda", or "cpu" where the tests run its kernels as Python."""
+    """A case on a GPU. device: "cuda", or "cpu" if a test runs the kernels as Python code."""
 
     device = "cuda"
 
@@ -137,7 +138,7 @@ class GpuSubject(Subject):
 
     @cached_property
     def tensors(self) -> dict:
-        """The inputs on the GPU."""
+        """The inputs, on the GPU."""
         return moved(self.inputs, self.device)
 
     @cached_property
@@ -173,27 +174,27 @@ class GpuSubject(Subject):
         return CudaClock()
 
     def few_rows(self, rung: str | Rung) -> int:
-        """All rows, or those of the probe where all take SLOW_S."""
+        """All rows, or only the probe's rows if all would take SLOW_S or longer."""
         probe = self.resized(self.probe_rows)
         (timing,) = interleave({"rung": probe.forced(rung)}, self.clock(settle=False), runs=1).values()
         every, few = self.spec.rows(self.case), self.spec.rows(probe.case)
         return every if timing.median_s * every / max(few, 1) < SLOW_S else few
 
     def allowed(self, rung: Rung) -> tuple[np.ndarray, np.ndarray]:
-        """See `Subject`; of the first rows."""
+        """See `Subject`. Covers only the first rows."""
         exact, allowed = self.truth
         return exact.double().cpu().numpy(), allowed(rung.c).double().cpu().numpy()
 
     def checked(self, rung: Rung, call: Callable[..., Any]) -> tuple[float, Call]:
-        """See `Subject`. The call writes what the peer writes, 16 bits in a 16-bit class, and is checked in that form
-        too."""
+        """See `Subject`. The call writes the same dtype as the peer: 16-bit numbers in a 16-bit class. This form is
+        checked too."""
         import torch
 
         (exact, allowed), result, dtype = self.truth, call(), self.case.dtype
         bound = allowed(rung.c)
         error = _error(result, exact, bound)
         out = torch.empty_like(result, dtype=getattr(torch, dtype) if dtype.endswith("16") else result.dtype)
-        if out.dtype != result.dtype:  # another form of the kernel, whose result is rounded once more
+        if out.dtype != result.dtype:  # another variant of the kernel, which rounds its result once more
             rounding = torch.finfo(out.dtype)
             bound = bound + (exact.abs() + bound) * rounding.eps + rounding.smallest_normal * rounding.eps
             error = max(error, _error(call(out=out), exact, bound))
@@ -201,13 +202,14 @@ class GpuSubject(Subject):
 
 
 def _errors(result: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """The error of each element over its bound."""
+    """The error of each element, divided by its bound."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(result == exact, 0.0, np.abs(result - exact) / bound)
 
 
 def _error(result, exact, bound) -> float:
-    """The largest error of a result's first rows over its bound; infinite for a NaN that is not in `exact`."""
+    """The largest error of a result's first rows, divided by its bound. It is infinite for a NaN that is not in
+    `exact`."""
     import torch
 
     checked = result[: len(exact)]
@@ -217,7 +219,7 @@ def _error(result, exact, bound) -> float:
 
 @dataclass
 class Candidate:
-    """A rung that passed its check. error: the worst one over its bound."""
+    """A rung that passed its check. error: the largest error, divided by its bound."""
 
     rung: Rung
     case: Any
@@ -227,16 +229,18 @@ class Candidate:
 
     @property
     def check(self) -> str:
-        """How near its bound the worst error was, and whether this machine chooses other rungs for being faster."""
+        """The row's `check`: the largest error divided by its bound, and a mark if this machine chooses another rung
+        for speed."""
         return f"passed {self.error:.2f}{SLOW if self.rung.unfit(self.case.problem) else ''}"
 
 
 def climb(op: str, case, *, count: int, only: str | None = None, mine: Rung | None = None) -> Iterator[Row]:
-    """Rows for the rungs that accept `case`, on `count` threads, or on a GPU if that is the case's device.
+    """Rows for the rungs that accept `case`, on `count` threads, or on a GPU if the case's device is a GPU.
 
-    only: one rung's name. mine: a rung outside of the ladder, timed with its rungs if it accepts the case; InputError
-    if its check fails. Raises Refused if `only` refuses the case, ResourceError without a GPU that the case needs,
-    InternalError if a rung's check fails: a wrong rung is never timed.
+    only: the name of one rung. mine: a rung outside of the ladder. If it accepts the case, it is timed with the
+    ladder's rungs; if its check fails, InputError is raised. A rung of the ladder with a wrong result is never timed:
+    it raises InternalError. Raises Refused if `only` refuses the case, ResourceError if the case needs a GPU and there
+    is none.
     """
     ladder, spec = parts(op)
     if only:
@@ -261,7 +265,7 @@ def climb(op: str, case, *, count: int, only: str | None = None, mine: Rung | No
 
 
 def candidate(rung: Rung, whole: Subject) -> Candidate:
-    """Prepare a rung for the case, or for fewer of its rows where it is slow, and check it there."""
+    """Prepare a rung for the case, or for fewer of its rows if the rung is slow, and check it there."""
     return checked_candidate(rung, whole.resized(whole.few_rows(rung)))
 
 
@@ -285,7 +289,7 @@ def checked_candidate(rung: Rung, subject: Subject) -> Candidate:
 def _rows(
     subject: Subject, count: int, candidates: dict[str, Candidate], timings: dict[str, Timing], others: dict[str, Call]
 ) -> Iterator[Row]:
-    """One Row per rung and one per peer."""
+    """One row per rung and one per peer."""
     roof, rates, spec, case = measured_roofs(count), {}, subject.spec, subject.case
     peer = min(others, key=lambda name: timings[name].median_s) if others else None
     for name in [*candidates, *others]:
@@ -304,7 +308,8 @@ def _rows(
 
 
 def replaced(case, **sizes):
-    """The case with the sizes that are not None. Raises UsageError for one that it does not have."""
+    """The case with the given sizes replaced; None keeps a size. Raises UsageError for a size that the case does not
+    have."""
     wanted = {name: value for name, value in sizes.items() if value is not None}
     known = {field.name for field in dataclasses.fields(case)}
     if unknown := wanted.keys() - known:

@@ -17,8 +17,9 @@ class Amdahl:
     """Amdahl's law: S(n) = n / (1 + serial (n - 1)).
 
     serial: the share of one worker's time that further workers do not shorten, from 0 to 1. error: the largest relative
-    error of a fitted speed-up. points: how many measured speed-ups of several workers were fitted. Source: G. Amdahl,
-    Validity of the single processor approach to achieving large scale computing capabilities, AFIPS 1967.
+    error of a fitted speed-up. points: the number of measured speed-ups, of two or more workers, that were fitted.
+    Source: G. Amdahl, Validity of the single processor approach to achieving large scale computing capabilities, AFIPS
+    1967.
     """
 
     serial: float
@@ -60,7 +61,7 @@ class Usl:
 
 
 def amdahl(speedups: Mapping[int, float]) -> Amdahl | None:
-    """The law nearest to measured speed-ups, by their number of workers; None if none is of several workers."""
+    """Fit the law to measured speed-ups by their number of workers. None if there is none of several workers."""
     points = _several(speedups)
     if not points:
         return None
@@ -70,7 +71,7 @@ def amdahl(speedups: Mapping[int, float]) -> Amdahl | None:
 
 
 def usl(speedups: Mapping[int, float]) -> Usl | None:
-    """The law nearest to measured speed-ups, by their number of workers; None unless two are of several workers."""
+    """Fit the law to measured speed-ups by their number of workers. None unless at least two are of several workers."""
     points = _several(speedups)
     if len(points) < 2:
         return None
@@ -84,7 +85,8 @@ def _several(speedups: Mapping[int, float]) -> dict[int, float]:
 
 
 def _solved(points: Mapping[int, float], *, quadratic: bool) -> tuple[float, ...]:
-    """The parameters, none negative. If the best fit has a negative one, the better of two fits with one parameter."""
+    """The parameters, none of them negative. If the best fit has a negative one, take the better of the two fits with
+    one parameter."""
     n, speedup = np.array(list(points), float), np.array(list(points.values()))
     weight = speedup / n
     columns = [n - 1, n * (n - 1)] if quadratic else [n - 1]

@@ -1,7 +1,9 @@
-"""The protocol of every timing: one process, interleaved calls, warm-up, checked results, medians and their spread.
+"""How every time is measured: in one process, with calls in alternation, a warm-up, checked results, medians and
+spreads.
 
-Machines are shared and noisy: a single figure says little, a ratio of two interleaved calls says much. Each round runs
-every call once in a random order; a ratio is the median over rounds of that round's ratio. The clocks are in `clocks/`.
+Machines are shared, so their speed changes: a single time says little, but the ratio of two alternating calls says
+much. Each round runs every call once, in a random order. A ratio is computed for each round, and the median over the
+rounds is reported. The clocks are in `clocks/`.
 """
 
 import random
@@ -15,14 +17,14 @@ import numpy as np
 from tilewright.errors import InternalError
 
 RUNS = 11  # odd, so that the median is one of them
-SEED = 20261121  # of the inputs
+SEED = 20261121  # the seed of the inputs
 Call = Callable[[], Any]
 Check = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call, one value per round, in their order."""
+    """Seconds of one call: one value per round, in their order."""
 
     rounds: tuple[float, ...]
 
@@ -46,21 +48,21 @@ class Timing:
         return Timing(tuple(factor * seconds for seconds in self.rounds))
 
     def times_faster_than(self, other: "Timing") -> float:
-        """Median over rounds of other / self: above 1, self is faster."""
+        """The median over rounds of other / self. Above 1, self is faster."""
         return statistics.median(b / a for a, b in zip(self.rounds, other.rounds, strict=True))
 
     def columns(self) -> dict[str, Any]:
-        """The columns of a result row that say how long the call took."""
+        """The columns of a result row that hold the times."""
         return {"median_s": self.median_s, "low_s": self.low_s, "high_s": self.high_s, "runs": len(self.rounds)}
 
 
 class Clock(Protocol):
-    """Times single calls on a device."""
+    """Measures single calls on a device."""
 
     def time(self, call: Call, check: Callable[[Any], None] | None) -> Callable[[], float]:
-        """Prepare the device, run the call once, pass its result to `check` outside the measured time.
+        """Prepare the device, run the call once, and pass its result to `check` outside the measured time.
 
-        Returns a function that gives the seconds; a GPU's are known only when its work is done.
+        Returns a function that gives the seconds. On a GPU they are known only when its work is done.
         """
 
 
@@ -73,10 +75,10 @@ def interleave(
     before: Mapping[str, Call] | None = None,
     check: Check | None = None,
 ) -> dict[str, Timing]:
-    """Time every call `runs` times, in a new random order in each round, after `warm_up` untimed rounds.
+    """Time every call `runs` times, in a new random order in each round, after `warm_up` rounds that are not timed.
 
-    before: name -> what to run, untimed, before the call. check: gets name and result of every call, those of the
-    warm-up too. Returns name -> Timing, all of `runs` rounds.
+    before: name -> a call that runs before each call of this name, not timed. check: gets the name and the result of
+    every call, also in the warm-up. Returns name -> Timing, each with `runs` rounds.
     """
     prepare = before or {}
     order = random.Random(0)
@@ -95,10 +97,10 @@ def interleave(
 
 
 class SameResults:
-    """A check: every call returns the same array in all rounds.
+    """A check that every call returns the same array in all rounds.
 
-    first: name -> the array that is expected; where none is given, the first result. may_differ: names of libraries
-    that do not promise it; `changed` names those whose results differed.
+    first: name -> the expected array; for other names the first result is expected. may_differ: names of libraries that
+    do not promise equal results. `changed` has those of them whose results differed.
     """
 
     def __init__(self, first: dict[str, np.ndarray] | None = None, may_differ: Collection[str] = ()):
@@ -106,7 +108,7 @@ class SameResults:
         self.changed: set[str] = set()
 
     def __call__(self, name: str, result: np.ndarray) -> None:
-        """Raises InternalError if the result has other bits than the first one."""
+        """Raises InternalError if the result's bits differ from those of the first one."""
         if result.tobytes() == self.first.setdefault(name, result).tobytes():
             return
         if name not in self.may_differ:

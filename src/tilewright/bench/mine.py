@@ -1,8 +1,8 @@
-"""A user's own kernel as a rung: loaded from a file, and checked at every size before it is timed.
+"""A user's own kernel as a rung. It is loaded from a file, and checked at every size before it is timed.
 
-The file is Python code and is executed. It defines `kernel`, a function with the arguments of the operation's kernels,
-and may define `prepare` (lays the weights out), `idea` (one sentence) and `needs` (as in `Rung`; without it the kernel
-takes no 16-bit classes). The kernel is only called, so NumPy, Numba, numba-cuda and Triton all work.
+The file is Python code and is executed. It defines `kernel`, a function with the arguments of the operation's kernels.
+It may define `prepare` (rearranges the weights), `idea` (one sentence) and `needs` (as in `Rung`). Without `needs` the
+kernel is not used for 16-bit classes. The kernel is only called, so NumPy, Numba, numba-cuda and Triton all work.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from tilewright.formats.files import naming
 from tilewright.ops.core.ladder import Ladder, Rung
 
 NAME = "mine.kernel"
-FEW = (1, 7)  # rows of the checks before any timing: one row, and a number that no block or vector divides
+FEW = (1, 7)  # numbers of rows in the checks: one row, and a number that is no multiple of a block or vector
 EPILOGUE = {"bias": True, "residual": True, "activation": "relu"}  # fields of a case, and their values
 ENGINES = {"cpu": ("cpu",), "cuda": ("simt", "tile")}
 
 
 class Own:
-    """A function of the user's file. Calling it raises InputError with the file and the line of what went wrong."""
+    """A function of the user's file. If a call of it fails, it raises InputError with the file and the line of the
+    error."""
 
     def __init__(self, function: Callable[..., Any], path: str):
         self.function, self.path = function, path
@@ -51,14 +52,14 @@ class Own:
 
 
 def load(op: str, path: str, device: str) -> Rung:
-    """Execute the user's file and make a rung of what it defines.
+    """Execute the user's file, and make a rung from what it defines.
 
-    Raises InputError with the file and the line if the file fails, or does not define what `op` needs; ResourceError
-    for "cuda" without a GPU.
+    Raises InputError with the file and the line if the file fails, or if it lacks what `op` needs. Raises ResourceError
+    for "cuda" if there is no GPU.
     """
     if device == "cuda":
         torch_on_a_gpu()
-    path = os.path.abspath(path)  # as in tracebacks
+    path = os.path.abspath(path)  # tracebacks have absolute paths
     ladder, module = parts(op)[0], _executed(path)
     kernel, prepare = getattr(module, "kernel", None), getattr(module, "prepare", None)
     rungs = [rung for rung in ladder.rungs.values() if rung.name.split(".")[0] in ENGINES[device]]
@@ -95,11 +96,11 @@ def contract(op: str) -> str:
 
 
 def check(op: str, rung: Rung, cases: Iterable[Any]) -> int:
-    """Run the kernel on a few rows of every case that it takes, and compare with the exact results.
+    """Run the kernel on a few rows of every case that it accepts, and compare with the exact results.
 
-    `out` holds NaN before one of the runs, so an element that is not written is found. The first case is checked with
-    all that a kernel adds to its sums, too: bias, residual, activation. Returns the number of cases.
-    Raises InputError naming the case and the worst element if a result is wrong, or the argument that a kernel changes.
+    Before one of the runs `out` is filled with NaN, so an element that the kernel does not write is found. The first
+    case is also checked with a bias, a residual and an activation, if the operation has them. Returns the number of
+    cases. Raises InputError, which names the case and the worst element, or the argument that the kernel changed.
     """
     taken = [case for case in cases if not rung.refuses(case.problem)]
     for case in taken:
@@ -118,7 +119,8 @@ def _with_epilogue(case: Any) -> Any:
 
 
 def rank(name: str, rows: Sequence[Row], rungs: Collection[str]) -> str:
-    """One sentence: its position among the timed rungs, and its factors to the fastest and to the lowest one."""
+    """One sentence: the rung's position among the timed rungs, and its speed relative to the fastest and the lowest
+    one."""
     rates = {row.rung: row.rows / row.median_s for row in rows if row.rung in (*rungs, name)}
     own, others = rates[name], {rung: rate for rung, rate in rates.items() if rung != name}
     if not others:
@@ -130,7 +132,7 @@ def rank(name: str, rows: Sequence[Row], rungs: Collection[str]) -> str:
 
 
 def limit_threads(count: int) -> None:
-    """Let a Numba kernel with parallel=True use at most `count` threads; 0, on a GPU, changes nothing."""
+    """Limit a Numba kernel with parallel=True to `count` threads. 0, on a GPU, changes nothing."""
     import numba
 
     if count:
@@ -153,7 +155,7 @@ def _check_case(op: str, rung: Rung, case: Any, count: int) -> None:
 
 
 def _not_a_number(result: Any) -> Any:
-    """An array like a result, all of it NaN."""
+    """An array of NaN with the shape of a result."""
     if isinstance(result, np.ndarray):
         return np.full_like(result, np.nan)
     import torch
@@ -162,7 +164,7 @@ def _not_a_number(result: Any) -> Any:
 
 
 def _executed(path: str) -> ModuleType:
-    """The file as a module. Raises InputError with the line that fails, ResourceError if it cannot be read."""
+    """The file as a module. Raises InputError with the failing line, ResourceError if the file cannot be read."""
     with naming(path, "read the kernel"):
         source = Path(path).read_bytes()
     try:
@@ -170,13 +172,13 @@ def _executed(path: str) -> ModuleType:
         spec = spec_from_file_location("tilewright_mine", path)
         if spec is None or spec.loader is None:
             raise InputError("a file of Python code, with a name that ends in .py, is wanted", path=path)
-        module = sys.modules["tilewright_mine"] = module_from_spec(spec)  # where dataclasses and pickle find it
+        module = sys.modules["tilewright_mine"] = module_from_spec(spec)  # dataclasses and pickle look there
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise InputError(f"SyntaxError: {error.msg}", path=path, where=f"line {error.lineno}") from error
     except (TilewrightError, MemoryError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # a file that calls sys.exit would end the command without a word
+    except BaseException as error:  # also sys.exit in the file, which would end the command without a message
         raise InputError(f"{type(error).__name__}: {brief(error)}", path=path, where=_line_of(error, path)) from error
     return module
 
@@ -189,7 +191,7 @@ def _check_arguments(ladder: Ladder, path: str, function: Callable, like: Callab
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # a launcher made in C or by a library: calling it tells
+        return  # a launcher in C or of a library has no readable signature: the call will show it
     try:
         signature.bind(*plain, **dict.fromkeys(named, ""))
     except TypeError as error:
@@ -200,7 +202,7 @@ def _check_arguments(ladder: Ladder, path: str, function: Callable, like: Callab
 
 
 def _first_line(function: Callable) -> str | None:
-    """Where a function begins."""
+    """The file and line at which a function begins."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"line {code.co_firstlineno}" if code else None
 

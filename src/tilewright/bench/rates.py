@@ -1,4 +1,5 @@
-"""How long a job takes and how many workers pay, by what the bench has saved for this machine."""
+"""Estimate how long a job takes and how many workers are worthwhile, from rows that the bench has saved on this
+machine."""
 
 from __future__ import annotations
 
@@ -28,14 +29,15 @@ SCALED = {
     "draw": ("dcgan", "dcgan-pixels"),
     "convolve": (),
 }
-TOKENS = re.compile(r"124M, \w+: (\d+) -> (\d+)")  # the size of a row of the workload gpt2: of prompts, new ones
-REPEATED = "as given"  # rows of the workload gpt2 whose equal prompts are computed once
+TOKENS = re.compile(r"124M, \w+: (\d+) -> (\d+)")  # size of a row of the workload gpt2: tokens of a prompt, new tokens
+REPEATED = "as given"  # rows of the workload gpt2 in which equal prompts are computed once
 BUILT, EXISTS = "table inside", "table exists"  # rows of the workload sentiment
-PAYS = 0.7  # of linear scaling: with less, most of a further worker is lost
+PAYS = 0.7  # share of linear scaling; below it, most of a further worker is wasted
 
 
 class Job(NamedTuple):
-    """What is to be measured against. flops: of all records. threads: of a worker, 0 on a GPU. figures: of its plan."""
+    """The job whose time is estimated. flops: of all records. threads: of a worker, 0 on a GPU. figures: from its
+    plan."""
 
     verb: str
     dtype: str
@@ -46,14 +48,14 @@ class Job(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """seconds: of the whole job by one worker. row: the measurement that says so."""
+    """seconds: time of the whole job with one worker. row: the measurement from which it is estimated."""
 
     seconds: float
     row: Row
 
 
 def saved_rows(job: Job, folder: Path = Path("results")) -> list[Row]:
-    """Own measurements of this machine or its GPU in the job's accuracy class."""
+    """tilewright's rows, not its peers', of this machine or its GPU, in the job's accuracy class."""
     machine, dtype = machine_name() if job.threads else gpu_name(), measured_dtype(job)
     rows = [row for op in (WORKLOADS[job.verb], "scaling") for row in read(folder, machine, op)]
     rows += _swept_workers(read(folder, machine, f"sweep_{WORKLOADS[job.verb]}"))
@@ -71,8 +73,8 @@ def _swept_workers(rows: list[Row]) -> Iterator[Row]:
 
 
 def rate(job: Job, rows: list[Row]) -> Rate | None:
-    """By the workload nearest to the job, scaled by operations; None for a job without operations, and if none
-    is saved for these threads."""
+    """Estimate from the workload nearest to the job, scaled by the number of operations. None for a job without
+    operations, and if no row was saved for this number of threads."""
     rows = [row for row in rows if row.op == WORKLOADS[job.verb] and row.threads == job.threads]
     return _RATES[job.verb](job, rows) if job.flops else None
 
@@ -92,7 +94,7 @@ def _generate(job: Job, rows: list[Row]) -> Rate | None:
 
 
 def _classify(job: Job, rows: list[Row]) -> Rate | None:
-    """Sentences at the rate of a table that has all rows, and once the time of its making, as for the saved ones."""
+    """The time of the sentences with a complete token table, plus the time to build that table once."""
     by_name = {row.rung: row for row in rows}
     if BUILT not in by_name or EXISTS not in by_name:
         return None
@@ -103,7 +105,7 @@ def _classify(job: Job, rows: list[Row]) -> Rate | None:
 
 
 def _embed(job: Job, rows: list[Row]) -> Rate | None:
-    """By the saved model whose operations per text are nearest, at its rate of operations."""
+    """Take the saved model whose operations per text are nearest to the job's, and its operations per second."""
     found = [row for row in rows if row.rung == "tilewright" and row.gflops]
     own = job.flops / max(job.records, 1)
     row = min(
@@ -120,7 +122,8 @@ def _draw(job: Job, rows: list[Row]) -> Rate | None:
 
 
 def _convolve(job: Job, rows: list[Row]) -> Rate | None:
-    """By the case whose operations per byte are nearest to the job's, at its rate of either."""
+    """Take the case whose operations per byte are nearest to the job's. Either its operations or its bytes per second
+    limit the job."""
     own = job.flops / (8 * job.records)
     found = [(row.gflops, row.gbytes_s, row) for row in rows if row.rung == "tilewright"]
     rated = [(gflops, gbytes, row) for gflops, gbytes, row in found if gflops and gbytes]
@@ -137,8 +140,8 @@ _RATES: dict[str, Callable[[Job, list[Row]], Rate | None]] = {
 
 
 class Scaling(NamedTuple):
-    """workers: the most that pay. faster: how many times as fast as one they are. row: the measurement; None: by the
-    rule that workers must not share cores or GPUs."""
+    """workers: the largest number of workers that is worthwhile. faster: their speed-up over one worker. row: the
+    measurement; None if the number follows from the rule that workers must not share cores or GPUs."""
 
     workers: int
     faster: float
@@ -146,10 +149,10 @@ class Scaling(NamedTuple):
 
 
 def scaling(job: Job, rows: list[Row], most: int, units: int) -> Scaling:
-    """How many workers pay. most: shards of the job. units: cores or GPUs here.
+    """The number of workers that is worthwhile. most: shards of the job. units: cores or GPUs of this machine.
 
-    By saved rows of the same kind of job with the nearest number of records, else by the rule: one worker per GPU, on a
-    CPU as many as have `job.threads` cores each.
+    It is taken from saved rows of the same kind of job with the nearest number of records. Without such rows a rule
+    gives it: one worker per GPU, or on a CPU as many workers as have `job.threads` cores each.
     """
     measured = [row for row in rows if row.op == "scaling" and row.size.partition(",")[0] in SCALED[job.verb]]
     nearest = min((row.rows for row in measured), key=lambda rows: abs(math.log(rows / max(job.records, 1))), default=0)
@@ -166,12 +169,12 @@ def scaling(job: Job, rows: list[Row], most: int, units: int) -> Scaling:
 
 
 def measured_dtype(job: Job) -> str:
-    """The accuracy class of the rows for a job: the bench of some workloads has one class of 16 bits."""
+    """The accuracy class of the saved rows for a job. The bench of some workloads measures only one 16-bit class."""
     return "bfloat16" if job.dtype == "float16" and job.verb in ("generate", "classify") else job.dtype
 
 
 def saving_command(job: Job) -> str | None:
-    """The command that measures a rate and saves it; None if the bench has none for the job's accuracy class."""
+    """The command that measures a rate and saves it. None if the bench cannot measure the job's accuracy class."""
     words = ["tilewright bench", {"volumes": "convolve"}.get(name := WORKLOADS[job.verb], name)]
     if job.verb != "convolve":
         words += ["--dtype", measured_dtype(job)]

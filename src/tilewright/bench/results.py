@@ -1,7 +1,7 @@
-"""Result files: results/<machine>/<op>.csv, one row per measurement, with its commit, session and passed check.
+"""Result files: results/<machine>/<op>.csv. Each measurement is one row, with its commit, session and passed check.
 
-A session is one run of the bench. A ladder's rows of one dtype are one unit: they are measured in one session, and
-rows of two sessions are never mixed (`one_session`). A later session replaces an earlier one that it covers.
+A session is one run of the bench. All rows that a ladder has for a dtype are measured in one session, and rows of two
+sessions are never mixed (`one_session`). A later session replaces an earlier one if it measured as much.
 """
 
 import csv
@@ -23,21 +23,21 @@ from tilewright.formats.files import naming
 from tilewright.ops.core.ladder import operations
 
 SCALING = "scaling"  # the operation of rows of `bench scaling`
-PEER = "peer"  # a row's `check` where it is not ours
-JOB_LADDER = "job_"  # how the name of a job ladder's result file begins; the job follows
-SLOW = "; slow here"  # how it ends if the machine chooses another rung, though this one takes the case
+PEER = "peer"  # a row's `check` if it is a row of another library
+JOB_LADDER = "job_"  # the name of a job ladder's result file: this prefix, then the job
+SLOW = "; slow here"  # the end of `check` if the machine chooses another rung, though this one accepts the case
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement. Times in seconds; a figure that does not apply is None.
+    """One measurement. Times are in seconds; None: the column does not apply.
 
-    threads: of the CPU; 0 on a GPU. size: the case's name, rows included. rows: how many of them were timed (a slow
-    rung is timed on fewer). one_off_s: preparing weights. roof_share: of the tighter of the two limits measured in that
-    process, roof_*. versus_below: rate over that of the rung it stands on. check: see PEER and SLOW. peer_ratio: how
-    many times faster than `peer`, from interleaved rounds. session: when the bench was started. noise: why the figures
-    may be noise, see `bench.noise`. point: of a sweep, the values of its parameters: "tile=8, block=64"; the first one
-    is the figure's x axis. Of scaling: "workers=2, hosts=1, devices=2".
+    threads: number of CPU threads; 0 on a GPU. size: the case's name, with its number of rows. rows: how many of them
+    were timed; a slow rung is timed on fewer. one_off_s: time to prepare the weights. roof_share: share of the lower of
+    two limits that were measured in the same process, roof_*. versus_below: speed relative to the rung below. check:
+    see PEER and SLOW. peer_ratio: speed relative to `peer`, from alternating rounds. session: the time at which the
+    bench was started. noise: why the times may be unreliable, see `bench.noise`. point: in a sweep the values of its
+    parameters, as in "tile=8, block=64"; the first is the figure's x axis. In scaling: "workers=2, hosts=1, devices=2".
     """
 
     op: str
@@ -70,17 +70,17 @@ class Row:
 
     @property
     def origin(self) -> tuple[str, str, str]:
-        """When and of what it was measured; rows with another origin are of another session."""
+        """The commit, the day and the session. Rows with another origin belong to another session."""
         return self.date, self.session, self.commit
 
     @property
     def climb(self) -> tuple[str, str, int]:
-        """What is measured in one interleaved run: (size, dtype, threads)."""
+        """What is measured together in alternation: (size, dtype, threads)."""
         return self.size, self.dtype, self.threads
 
     @property
     def engine(self) -> str:
-        """What ran the shards of a row of `bench scaling`: local, mpi or ray; "" of any other row."""
+        """The engine that ran the shards of a row of `bench scaling`: local, mpi or ray; "" for any other row."""
         return self.rung.partition(",")[0] if self.op == SCALING else ""
 
     @property
@@ -90,13 +90,13 @@ class Row:
 
     @property
     def swept(self) -> tuple:
-        """What a sweep measures as a whole: a kernel, a case, and the names of the parameters."""
+        """What belongs to one sweep: the kernel, the case, and the names of the parameters."""
         return self.rung, self.size, self.dtype, tuple(self.setting)
 
 
-_NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]")  # would end a row of a table
+_NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]")  # these characters would end a row of a table
 COLUMNS = [field.name for field in fields(Row)]
-KERNELS = "kernels_"  # files of compiled kernels, which are no measurements; see `bench.kernels.table`
+KERNELS = "kernels_"  # files of compiled kernels, which are not measurements; see `bench.kernels.table`
 LATER = {"session", "noise", "point"}  # columns that files of earlier versions lack
 
 
@@ -107,10 +107,10 @@ def session() -> str:
 
 
 def one_session(rows: list[Row], rungs: Collection[str]) -> list[Row]:
-    """The rows of the session that measured most climbs beside a peer, of equals most rungs, of equals the latest.
+    """The rows of one session: the one with the most climbs that include a peer, then the most rungs, then the latest.
 
-    rows: of one machine, ladder and dtype. rungs: the names that the ladder has; other rungs do not count. Peers count
-    first, because a session of some lower rungs alone would show a rung that does not run by default as if it did.
+    rows: of one machine, ladder and dtype. rungs: the names that the ladder has now; other rungs do not count. Climbs
+    with a peer count first. Otherwise a session of some lower rungs alone could show a rung as the default that is not.
     """
     counts = Counter(row.origin for row in rows if row.rung in rungs)
     if not counts:
@@ -121,12 +121,12 @@ def one_session(rows: list[Row], rungs: Collection[str]) -> list[Row]:
 
 
 def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
-    """Write rows to folder/<machine>/<op>.csv, each file as a whole.
+    """Write rows to folder/<machine>/<op>.csv. Each file is replaced as a whole.
 
-    Of a ladder an earlier session of the same dtype goes if the new one has as many rungs in each of its climbs. Of a
-    workload all earlier rows of the same climb (and engine) go, of a job's ladder those of the same size and dtype, of
-    a sweep those of the same kernel, case and parameters. Raises InputError if an existing file is no result file,
-    ResourceError if it cannot be written.
+    Which earlier rows are dropped depends on their kind. Of a ladder, an earlier session of the same dtype, if the new
+    one has as many rungs in each climb. Of a workload, all rows of the same climb and engine. Of a job's ladder, those
+    of the same size and dtype. Of a sweep, those of the same kernel, case and parameters. Raises InputError if an
+    existing file is no result file, ResourceError if it cannot be written.
     """
     stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine, "session": session()}
     written = []
@@ -144,7 +144,8 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
 
 
 def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
-    """The earlier rows of an operation that stay. whole: it has a ladder, whose sessions stay or go as a whole."""
+    """The earlier rows of an operation that are kept. whole: it has a ladder, so a session is kept or dropped as a
+    whole."""
     if new[0].point and not new[0].engine:
         again = {row.swept for row in new}
         return [row for row in old if row.swept not in again]
@@ -166,9 +167,10 @@ def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
 
 
 def write_text(path: Path, text: str) -> bool:
-    """Replace the file as a whole, its folder made if need be; False, and nothing touched, if it has this text already.
+    """Replace the file as a whole, and create its folder if necessary. If the file already has this text, return False
+    and change nothing.
 
-    Raises ResourceError naming the path and the reason.
+    Raises ResourceError, which names the path and the reason.
     """
     with naming(path, "write"):
         if path.exists() and path.read_bytes() == text.encode():
@@ -186,7 +188,7 @@ def _text(value: object) -> str:
 
 
 def _read_text(path: Path) -> list[dict[str, str]]:
-    """The rows of one file as they stand; none if there is no such file."""
+    """The rows of one file as text; none if the file does not exist."""
     if not path.exists():
         return []
     with naming(path, "read"):
@@ -207,9 +209,9 @@ def _read_text(path: Path) -> list[dict[str, str]]:
 
 
 def read(folder: Path, machine: str = "*", op: str = "*") -> list[Row]:
-    """All rows, of one machine and operation if they are named, in the order of the files' names and of their lines.
+    """All rows, or those of one machine or operation, in the order of the file names and the lines.
 
-    Raises InputError naming file and line if one does not hold rows.
+    Raises InputError, which names the file and the line, if a line is not a row.
     """
     paths = [path for path in sorted(folder.glob(f"{machine}/{op}.csv")) if not path.name.startswith(KERNELS)]
     return [row for path in paths for row in _rows(path)]
@@ -225,7 +227,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _value(kind: object, text: str) -> object:
-    """A cell as its field's type; an empty one is None where the field allows it."""
+    """Convert a cell to the type of its field. An empty cell is None if the field allows it."""
     if kind in (float | None, str | None) and not text:
         return None
     if kind in (float, float | None):
@@ -245,7 +247,7 @@ def _value(kind: object, text: str) -> object:
 
 
 def commit() -> str:
-    """The commit that is checked out, "-dirty" after it if the package differs; "unknown" outside a checkout."""
+    """The commit that is checked out, with "-dirty" if the package was changed; "unknown" outside a checkout."""
     package = Path(__file__).resolve().parent.parent
 
     def git(*words: str) -> str:
@@ -253,14 +255,15 @@ def commit() -> str:
         return done.stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", __file__)  # an installed copy inside some other checkout is not its commit
+        git("ls-files", "--error-unmatch", __file__)  # fails for an installed copy that lies inside another checkout
         return git("rev-parse", "--short", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", "*.py") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
 def save_here(rows: list[Row]) -> list[Path]:
-    """`save` to results/ of the current directory, under this machine's name; rows on 0 threads under its GPU's."""
+    """`save` to results/ in the current directory, under this machine's name; rows with 0 threads under its GPU's
+    name."""
     from tilewright.hardware import gpu_name, machine_name
 
     on_gpu, on_cpu = [row for row in rows if not row.threads], [row for row in rows if row.threads]

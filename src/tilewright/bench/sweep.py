@@ -1,4 +1,4 @@
-"""Sweep an operation: each rung at each value of one or two parameters, checked, then timed, interleaved."""
+"""Sweep an operation: check each rung at each value of one or two parameters, then time all in alternation."""
 
 import hashlib
 import itertools
@@ -14,15 +14,15 @@ from tilewright.errors import Refused
 from tilewright.ops.core.ladder import Rung
 from tilewright.ops.core.launch import thread_count, threads
 
-PREFIX = "sweep_"  # of the name of a sweep's result file; the operation follows
-THREADS = "threads"  # the parameter that is no option of a rung
-REFUSED, OTHER_BITS = "refused: ", "; other bits"  # how a row's `check` begins, and how it ends
+PREFIX = "sweep_"  # the name of a sweep's result file: this prefix, then the operation
+THREADS = "threads"  # the parameter that is not an option of a rung
+REFUSED, OTHER_BITS = "refused: ", "; other bits"  # the beginning and the end of a row's `check`
 SLOW_RUNS = 3  # rounds for a rung that is timed on fewer rows than the case has
 
 
 @dataclass(frozen=True)
 class Point:
-    """A rung at one value of each parameter. refused: why it cannot run; then it has no candidate."""
+    """A rung at one value of each parameter. refused: the reason why it cannot run; then it has no candidate."""
 
     rung: Rung
     setting: Mapping[str, Any]
@@ -32,7 +32,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The values of the parameters: "threads=3, tile=8"."""
+        """The values of the parameters, as in "threads=3, tile=8"."""
         return ", ".join(f"{name}={value}" for name, value in self.setting.items())
 
     def call(self) -> Any:
@@ -43,10 +43,11 @@ class Point:
 
 
 def sweep(op: str, case: Any, rungs: list[Rung], axes: Mapping[str, tuple]) -> list[Row]:
-    """A Row per rung and combination of values, in this order; a refused one has `runs` 0 and the reason as its check.
+    """A Row per rung and combination of values, in this order. A refused one has `runs` 0 and the reason as its check.
 
-    axes: parameter -> its values; "threads", or an option in `swept` of every rung. All calls of a case are
-    interleaved. Raises ResourceError without a GPU that the case needs, InternalError if a result is wrong.
+    axes: parameter -> its values; the parameter is "threads", or an option in `swept` of every rung. All calls of a
+    case are timed in alternation. Raises ResourceError if the case needs a GPU and there is none, InternalError if a
+    result is wrong.
     """
     ladder, spec = parts(op)
     on_gpu = getattr(case, "device", "cpu") != "cpu"
@@ -64,7 +65,7 @@ def _threads(setting: Mapping[str, Any]):
 
 
 def _points(rung: Rung, whole: Subject, axes: Mapping[str, tuple]) -> Iterator[Point]:
-    """Every point of a rung, checked. All are timed on as many rows as the first one that runs."""
+    """Every point of a rung, checked. All points are timed on as many rows as the first one that can run."""
     subject: Subject | None = None
     for values in itertools.product(*axes.values()):
         setting = dict(zip(axes, values, strict=True))

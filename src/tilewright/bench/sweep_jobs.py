@@ -1,7 +1,7 @@
-"""Sweep a whole job: its rate at each batch size, number of threads, records or workers, checked and interleaved.
+"""Sweep a whole job: its rate at each batch size, number of threads, records or workers, checked, in alternation.
 
-One process runs a warm model on arrays in the host's memory, and its results end there. With workers each point is the
-command line in processes of its own, as `bench scaling` runs it.
+In one process, a loaded model reads arrays in the host's memory and writes its results there. With workers, each point
+runs the command line in processes of its own, as `bench scaling` does.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from tilewright.bench.sweep_kinds import JOBS, KINDS, TOKENS, Job, Setting
 from tilewright.errors import InternalError, Refused, ResourceError, UsageError
 from tilewright.ops.core.launch import thread_count, threads
 
-BATCH, WORKERS = "batch", "workers"  # parameters beside threads and the number of records
-COUNT = {  # records, unless the user says
+BATCH, WORKERS = "batch", "workers"  # parameters besides threads and the number of records
+COUNT = {  # records, unless the user gives a number
     "cpu": {"sentiment": 1024, "gpt2": 64, "dcgan": 96, "convolve": 128},
     "cuda": {"sentiment": 16384, "gpt2": 1024, "dcgan": 8192, "convolve": 512},
 }
-ENOUGH_S = {"cpu": 1.0, "cuda": 0.25}  # of a point whose batches are alike: more of them do not change its rate
-ROUNDS, SLOW_ROUNDS, SLOW_S = 5, 3, 10.0  # fewer rounds where one of all points takes longer than SLOW_S
-ONE, MANY = "one process", "worker processes"  # how a point is run: a row's `rung`
+ENOUGH_S = {"cpu": 1.0, "cuda": 0.25}  # seconds of a point with equal batches: more of them would not change its rate
+ROUNDS, SLOW_ROUNDS, SLOW_S = 5, 3, 10.0  # fewer rounds if one round of all points takes longer than SLOW_S
+ONE, MANY = "one process", "worker processes"  # how a point runs: the `rung` of its row
 Say = Callable[[str], None]
 Axes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A job at one value of each parameter. timed: how many of its `count` records. refused: why it cannot run."""
+    """A job at one value of each parameter. timed: how many of the `count` records are timed. refused: why it cannot
+    run."""
 
     job: Job
     setting: Mapping[str, int]
@@ -54,10 +55,11 @@ class Point:
 
 
 def sweep(setting: Setting, axes: Axes, count: int, say: Say) -> list[Row]:
-    """A Row per combination of values, in this order, by one process; a refused one has `runs` 0 and the reason.
+    """A Row per combination of values, in this order, measured in one process. A refused one has `runs` 0 and the
+    reason.
 
-    axes: BATCH, THREADS, or `setting.records`; count: records where these are no axis. Raises InternalError if the
-    results are wrong, ResourceError if the GPU is missing.
+    axes: BATCH, THREADS, or `setting.records`. count: the number of records if it is no axis. Raises InternalError if
+    the results are wrong, ResourceError if the GPU is missing.
     """
     if setting.device != "cpu":
         from tilewright.bench.clocks.cuda import torch_on_a_gpu
@@ -81,7 +83,7 @@ def sweep(setting: Setting, axes: Axes, count: int, say: Say) -> list[Row]:
 
 
 def _points(job: Job, setting: Setting, axes: Axes, count: int) -> Iterator[Point]:
-    """Every point, its results compared with those of the points before."""
+    """Every point, after its results were compared with those of the points before."""
     most = np.empty((0,))
     for values in itertools.product(*axes.values()):
         now = dict(zip(axes, values, strict=True))
@@ -109,7 +111,7 @@ def _refused(point: Point, why: str) -> Point:
 
 
 def _enough(point: Point, batch: int, seconds: float) -> int:
-    """Records of as many whole batches as take so many seconds, at least one batch."""
+    """The records of as many whole batches as take this many seconds, at least one batch."""
     one = replace(point, timed=batch)
     one.run()
     start = time.perf_counter()
@@ -136,10 +138,10 @@ def _row(setting: Setting, point: Point, size: str, timing: Timing | None, passe
 
 
 def sweep_workers(setting: Setting, axes: Axes, count: int, folder: Path, say: Say) -> list[Row]:
-    """A Row per number of records and of workers, each a run of the command line; a time is that of all shards.
+    """A Row per number of records and of workers. Each is a run of the command line; its time is that of all shards.
 
-    axes: WORKERS, and `setting.records` if they are swept. folder: for models, inputs and outputs. Raises
-    InternalError where a run fails or writes other bytes than another number of workers.
+    axes: WORKERS, and `setting.records` if it is swept. folder: for models, inputs and outputs. Raises InternalError if
+    a run fails, or if its bytes differ from those of another number of workers.
     """
     from tilewright.bench.workloads import scaling
     from tilewright.hardware import cpu, gpus

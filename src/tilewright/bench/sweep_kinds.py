@@ -1,4 +1,4 @@
-"""The jobs that a sweep runs: a warm model, its input in the host's memory, and results that end there."""
+"""The jobs that a sweep runs: a loaded model, its input in the host's memory, and results in the host's memory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Measured = TextCNNConfig | GPT2Config | DCGANConfig
 MODELS: dict[str, type[TextCNNConfig] | type[GPT2Config] | type[DCGANConfig]] = {
     "sentiment": TextCNNConfig, "gpt2": GPT2Config, "dcgan": DCGANConfig,
 }  # fmt: skip
-TOKENS = 8  # new ones per prompt, as in the course
-CHECKED = 8  # records checked against float64 before any is timed
+TOKENS = 8  # new tokens per prompt, as in the course
+CHECKED = 8  # records that are checked against float64 before anything is timed
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
     """What to run: one of JOBS. config, weights: of its model; None: the course's sizes with random weights. ids: int32
-    (n, 16), sentences for the course's TextCNN, repeated if need be; None: random ones."""
+    (n, 16), sentences for the course's TextCNN, repeated if there are too few; None: random ones."""
 
     job: str
     device: str = "cpu"
@@ -43,13 +43,13 @@ class Setting:
 
     @property
     def records(self) -> str:
-        """The parameter that is the number of records: "images"."""
+        """The name of the parameter that is the number of records, such as "images"."""
         return JOBS[self.job]
 
 
 class Job(Protocol):
-    """A job with its model and its input. size: of the model, in words. each: what a rate counts per record. edge: the
-    last results, whose bits depend on the number of records."""
+    """A job with its model and its input. size: the model's size, in words. each: units per record, in which a rate is
+    given. edge: the number of last results whose bits depend on the number of records."""
 
     size: str
     each: int
@@ -59,11 +59,12 @@ class Job(Protocol):
         """(largest error of the first records against float64, the allowed one)."""
 
     def run(self, count: int, batch: int) -> np.ndarray:
-        """The results of the first `count` records, `batch` records at a time; 0: as the product does."""
+        """The results of the first `count` records, computed `batch` records at a time; 0: with the product's own
+        batches."""
 
 
 class Sentiment:
-    """Sentences through the TextCNN. The token table has all words of the input before anything is timed."""
+    """Sentences through the TextCNN. Before anything is timed, the token table has all words of the input."""
 
     each, edge = 1, 0
 
@@ -94,7 +95,8 @@ class Sentiment:
 
 
 class Text:
-    """Prompts of 16 tokens through GPT-2, TOKENS new ones each. A batch's prompts start together and end together."""
+    """Prompts of 16 tokens through GPT-2, with TOKENS new tokens each. The prompts of a batch start and end
+    together."""
 
     edge = 0
 
@@ -121,7 +123,7 @@ class Text:
 
 
 class Images:
-    """Noise through the DCGAN's generator to float32 images. A batch is what goes through the layers together."""
+    """Noise through the DCGAN's generator to float32 images. The images of a batch pass the layers together."""
 
     each, edge = 1, 0
 
@@ -155,7 +157,7 @@ class Images:
 
 
 class Volume:
-    """A volume of planes of 128 x 128 float32 voxels, filtered with a kernel of 5 x 5 x 5; zeros stand outside."""
+    """A volume of planes of 128 x 128 float32 voxels, convolved with a kernel of 5 x 5 x 5, with zeros outside."""
 
     each, edge, size = 1, 2, "planes of 128x128, kernel 5x5x5"
 
@@ -197,6 +199,6 @@ KINDS: dict[str, Callable[[Setting, int], Job]] = {
 
 
 def _spans(count: int, batch: int) -> Iterator[tuple[int, int]]:
-    """(first, last + 1) of each batch; one of all records for 0."""
+    """(first, last + 1) of each batch; one batch of all records for 0."""
     for first in range(0, count, batch or count):
         yield first, min(count, first + (batch or count))

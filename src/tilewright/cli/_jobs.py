@@ -45,8 +45,8 @@ class JobOptions:
             metavar="N",
             min=1,
             max=1024,
-            help="Worker processes. Each gets one GPU, or an equal share of the CPU cores. On a Ray cluster, the most "
-            "at a time.",
+            help="Number of worker processes. Each gets one GPU, or an equal share of the CPU cores. On a Ray cluster, "
+            "at most N run at a time.",
             show_default="one per GPU, else one",
         ),
     ] = None
@@ -61,20 +61,24 @@ class JobOptions:
     shared_files: Annotated[
         SharedFiles,
         of_runs(
-            help="With --engine mpi: all nodes see the files of the job (yes), or only the node of rank 0 (no). Then "
-            "inputs and weights are sent to each node once, and rank 0 writes all shards.",
+            help="With --engine mpi: whether all nodes see the job's files (yes), or only rank 0's node (no). If not, "
+            "rank 0 sends inputs and weights to each node once, and writes all shards. auto: check which nodes do.",
         ),
     ] = "auto"
     shard_size: Annotated[
         str | None,
         of_runs(
-            metavar="SIZE", help="Size of the shards of a new job: records of a binary input, else bytes, as in 4M."
+            metavar="SIZE",
+            help="Size of the shards of a new job: a number of records for a binary input, else bytes, as in 4M.",
         ),
     ] = None
     max_errors: Annotated[
         int | None,
         of_runs(
-            metavar="N", min=0, help="Stop with exit code 5 after more than N bad records.", show_default="no limit"
+            metavar="N",
+            min=0,
+            help="Stop the job with exit code 5 when more than N records have failed.",
+            show_default="no limit",
         ),
     ] = None
     restart: Annotated[bool, of_runs("--restart", help="Discard the shards of earlier runs and start anew.")] = False
@@ -82,7 +86,7 @@ class JobOptions:
         bool,
         of_runs(
             "--retry-failed",
-            help="Compute the shards with failed records again, and the output with them. Needs --engine local or ray.",
+            help="Compute shards with failed records again, and write the output anew. Needs --engine local or ray.",
         ),
     ] = False
     force: Annotated[bool, of_runs("--force", help="Replace an output file that this job did not make.")] = False
@@ -91,21 +95,24 @@ class JobOptions:
         of_runs(
             metavar="SECONDS",
             min=0,
-            help="Time between a stop signal and the end of the program. Shards that are finished by then are saved.",
+            help="Stop at most this long after a stop signal. Shards that are finished by then are saved.",
         ),
     ] = Settings.grace
     watchdog: Annotated[
-        float, of_runs(metavar="SECONDS", min=1, help="Replace a worker that has been silent for this long.")
+        float, of_runs(metavar="SECONDS", min=1, help="Replace a worker that has reported no progress for this long.")
     ] = Settings.watchdog
     json: Json = False
     trace: Annotated[
         str | None,
-        of_messages(metavar="FILE", help="Write a Chrome trace: when each worker read, computed and wrote."),
+        of_messages(
+            metavar="FILE", help="Write a Chrome trace to FILE. It shows when each worker read, computed and wrote."
+        ),
     ] = None
     config: Annotated[
         str | None,
         of_messages(
-            metavar="FILE", help="Read options from a TOML file, as in max-tokens = 64. The command line wins."
+            metavar="FILE",
+            help="Read options from a TOML file, as in max-tokens = 64. Options on the command line take precedence.",
         ),
     ] = None
     rung: Rungs = None
@@ -114,8 +121,9 @@ class JobOptions:
         str | None,
         of_runs(
             metavar="K/N",
-            help="Compute only part K (from 0) of N, and write no output. Start N such processes, "
-            "then run the command without --part. With K/N+ a part then helps the others with theirs.",
+            help="Compute only part K of N, and write no output. Start N processes with K from 0 to N - 1, on any "
+            "machines that see the same files. Then run the command without --part: it joins the parts. With K/N+ a "
+            "process that has finished its part helps the others.",
         ),
     ] = None
 

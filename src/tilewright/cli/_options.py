@@ -54,8 +54,8 @@ Rungs = Annotated[
     list[str] | None,
     of_machine(
         metavar="OP=RUNG",
-        help="Force the kernel of an operation, or of one layer: conv_transpose2d@3=cpu.scatter is for the third call "
-        "of the model. Repeat it for several. `tilewright ladder OP --list` shows the kernels.",
+        help="Force a kernel (rung) for an operation. conv_transpose2d@3=cpu.scatter forces it only for the model's "
+        "third call of the operation. Repeat the option for several. `tilewright ladder OP --list` lists the kernels.",
     ),
 ]
 WithoutOption = Annotated[
@@ -63,8 +63,8 @@ WithoutOption = Annotated[
     of_machine(
         "--without",
         metavar="NAME",
-        help=f"Switch an optimisation off, to measure what it is worth: {', '.join(OPTIMISATIONS)}. Repeat it for "
-        "several. One that the job does not have is refused.",
+        help=f"Switch an optimisation off, to measure its effect: {', '.join(OPTIMISATIONS)}. Repeat the option for "
+        "several. An optimisation that the job does not have is refused.",
     ),
 ]
 Validate = Annotated[
@@ -82,19 +82,21 @@ Keep = Annotated[
     of_files(
         "--keep",
         metavar="NAMES",
-        help="Copy fields of each record to the output, as in label,meta; null where it has none. NAME=AS renames one.",
+        help="Copy these fields of each record to the output, as in label,meta. A missing field becomes null. NAME=AS "
+        "renames a field.",
     ),
 ]
 PerInput = Annotated[
     bool,
     of_files(
-        "--per-input", help="With -o DIR/: write one file per input file. Without it, DIR/ has one file per shard."
+        "--per-input",
+        help="With -o DIR/: write one output file per input file. Without this option, one file per shard is written.",
     ),
 ]
 TextField = Annotated[
     str | None,
     of_text_field(
-        help="The field of a record with its text, or its token ids.", show_default="text, tokens or input_ids"
+        help="Name of the field that holds a record's text or token ids.", show_default="text, tokens or input_ids"
     ),
 ]
 Json = Annotated[bool, of_messages("--json", help="Write one JSON object to stdout, and all text to stderr.")]

@@ -33,9 +33,9 @@ NOT_SIZES = ("dtype", "device", "label")  # options of their own
 
 
 HELP = (
-    "One size, as in D=64,H=64,W=64 for conv3d or shape=4x1000 for softmax; or in short, as in 64x64x64-3 for conv3d "
-    "and 16x16x128-64 for conv_transpose2d. A wrong size prints the names and the short form of the operation. "
-    "Sizes that are missing are those of the first one that the ladder times."
+    "A size to time, as in D=64,H=64,W=64 for conv3d or shape=4x1000 for softmax. Short forms work too, as in "
+    "64x64x64-3 for conv3d and 16x16x128-64 for conv_transpose2d. Missing values are those of the first size that the "
+    "ladder times. If a name is wrong, the error lists the names and the short form."
 )
 
 

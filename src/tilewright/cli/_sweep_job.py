@@ -34,14 +34,19 @@ class JobOptions:
     job: Annotated[
         Literal["sentiment", "gpt2", "dcgan", "convolve", "classify", "generate", "draw"] | None,
         Option(
-            help="A whole job instead of an operation: classify is sentiment, generate is gpt2, draw is dcgan.",
+            help="Sweep a whole job instead of an operation. classify means sentiment, generate gpt2, and draw dcgan.",
             show_default=False,
             rich_help_panel=WHOLE,
         ),
     ] = None
     batch_size: Annotated[
         str | None,
-        Option("--batch-size", metavar="LIST", help="Records per batch, as in 1,8,64,800.", rich_help_panel=WHOLE),
+        Option(
+            "--batch-size",
+            metavar="LIST",
+            help="Batch sizes to measure, in records, as in 1,8,64,800.",
+            rich_help_panel=WHOLE,
+        ),
     ] = None
     count: Annotated[
         str | None,
@@ -50,8 +55,9 @@ class JobOptions:
             "--images",
             "-n",
             metavar="LIST",
-            help="Numbers of records: sentences, prompts, images or planes. One number sets it for all points.",
-            show_default="by the job and the device",
+            help="Numbers of records to measure: sentences, prompts, images or planes. A single number is used for all "
+            "points of the sweep.",
+            show_default="depends on the job and the device",
             rich_help_panel=WHOLE,
         ),
     ] = None
@@ -60,7 +66,7 @@ class JobOptions:
         Option(
             "--workers",
             metavar="LIST",
-            help="Numbers of worker processes, each with a GPU or an equal share of the cores.",
+            help="Numbers of worker processes to measure, as in 1,2,4. Each gets a GPU or an equal share of the cores.",
             rich_help_panel=WHOLE,
         ),
     ] = None
@@ -69,7 +75,7 @@ class JobOptions:
         Option(
             "--gpus",
             metavar="LIST",
-            help="Numbers of GPUs: the same as --workers with --device cuda.",
+            help="Numbers of GPUs to measure, as in 1,2,4: one worker process per GPU.",
             rich_help_panel=WHOLE,
         ),
     ] = None

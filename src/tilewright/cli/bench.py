@@ -75,15 +75,15 @@ class Embed(Common):
             "--input",
             "-i",
             metavar="FILE",
-            help="Lines of text, whose lengths are used.",
-            show_default="lengths as of film reviews",
+            help="A text file. Only the lengths of its lines are used.",
+            show_default="typical lengths of film reviews",
         ),
     ] = None
     model: Annotated[
         Literal["minilm", "distilbert", "bert"],
-        Option(help="The size: of all-MiniLM-L6, DistilBERT-base or BERT-base."),
+        Option(help="Size of the model: that of all-MiniLM-L6, DistilBERT-base or BERT-base."),
     ] = "minilm"
-    count: Annotated[int, Option("--count", "-n", min=1, metavar="N", help="Texts.")] = 512
+    count: Annotated[int, Option("--count", "-n", min=1, metavar="N", help="Number of texts.")] = 512
     dtype: Annotated[Dtype, Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
     rounds: Rounds = 10
@@ -124,16 +124,18 @@ class Gpt2(Common):
     """Options of `bench gpt2`."""
 
     against: Against = None
-    model: Annotated[str | None, Option(metavar="PATH", help="The model.", show_default="124M random weights")] = None
+    model: Annotated[str | None, Option(metavar="PATH", help="A model.", show_default="124M random weights")] = None
     data: Input = None
     count: Annotated[
         int | None,
-        Option("--count", "-n", min=1, metavar="N", help="Prompts of course.", show_default="1,024, or 6,400 on a GPU"),
-    ] = None
+        Option("--count", "-n", min=1, metavar="N", help="Number of prompts of the workload course.",
+               show_default="1,024, or 6,400 on a GPU"),
+    ] = None  # fmt: skip
     only: Annotated[
         str | None,
-        Option(metavar="LIST", help="Some of course, batch, single, sampled.", show_default="all but sampled"),
-    ] = None
+        Option(metavar="LIST", help="Run only these workloads: some of course, batch, single, sampled.",
+               show_default="all but sampled"),
+    ] = None  # fmt: skip
     max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt of the workload course.")] = 8
     dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
@@ -167,7 +169,7 @@ def gpt2(options: Gpt2) -> None:
         where = f"{thread_count()} threads" if device == "cpu" else "on the GPU"
         say(f"GPT-2, {name}; prompts: {source}; {where}")
         weights = read_weights(options.model)[1] if options.model else random_weights(config, seed=1)
-        usual = ("transformers", "ctranslate2") if device == "cpu" else ("transformers", "torch")
+        usual = ("transformers", "ctranslate2", "openvino") if device == "cpu" else ("transformers", "torch")
         setting = Setting(
             config, weights, prompts, count, tokens=options.max_tokens, rounds=options.rounds or 3,
             workloads=tuple(options.only.split(",")) if options.only else USUAL, profile=options.profile,
@@ -189,7 +191,8 @@ class Dcgan(Common):
 
     against: Against = None
     count: Annotated[
-        int | None, Option("--count", "-n", min=1, metavar="N", help="Number of images.", show_default="by the device")
+        int | None,
+        Option("--count", "-n", min=1, metavar="N", help="Number of images.", show_default="depends on the device"),
     ] = None
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "both"],
@@ -262,23 +265,28 @@ class Scaling(Common):
     """Options of `bench scaling`."""
 
     only: Annotated[
-        str | None, Option(metavar="LIST", help="Some of sentiment, gpt2, dcgan, dcgan-pixels.", show_default="all")
-    ] = None
+        str | None,
+        Option(metavar="LIST", help="Run only these jobs: some of sentiment, gpt2, dcgan, dcgan-pixels.",
+               show_default="all"),
+    ] = None  # fmt: skip
     count: Annotated[
         str | None,
-        Option("--count", "-n", metavar="LIST", help="Records per job, as in 10,100,1000.", show_default="by the job"),
-    ] = None
+        Option("--count", "-n", metavar="LIST", help="Numbers of records per job, as in 10,100,1000.",
+               show_default="depends on the job"),
+    ] = None  # fmt: skip
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products.")] = "float32"
     max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt, for gpt2.")] = 8
     workers: Annotated[
         str | None,
-        Option(metavar="LIST", help="Numbers of workers, or of Ray actors, beginning with 1.", show_default="1,2"),
-    ] = None
+        Option(metavar="LIST", help="Numbers of workers (or Ray actors) to measure, as in 1,2,4. The first must be 1.",
+               show_default="1,2"),
+    ] = None  # fmt: skip
     ranks: Annotated[
         str | None,
         Option(
             metavar="LIST",
-            help="Numbers of MPI ranks, beginning with 1. They may run on several hosts, see --launcher.",
+            help="Numbers of MPI ranks to measure, as in 1,2,4. The first must be 1. With --launcher, ranks may run on "
+            "several hosts.",
             show_default="1,2 with --engine mpi",
         ),
     ] = None
@@ -292,7 +300,7 @@ class Scaling(Common):
     folder: Annotated[
         str | None, Option(metavar="DIR", help="Directory for models and outputs.", show_default="a temporary one")
     ] = None
-    tiny: Annotated[bool, Option("--tiny", help="Use tiny models, for tests of this command.")] = False
+    tiny: Annotated[bool, Option("--tiny", help="Use tiny models, to test this command quickly.")] = False
 
 
 @verb(Scaling)

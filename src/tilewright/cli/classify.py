@@ -46,7 +46,7 @@ class Options(RecordOptions):
             "float32 [n][labels]."
         ),
     ]
-    count: Annotated[int | None, of_count(help="Classify the first N sentences only.")] = None
+    count: Annotated[int | None, of_count(help="Classify only the first N sentences.")] = None
     content_field: TextField = None
     keep: Keep = None
     per_input: PerInput = False
@@ -58,12 +58,13 @@ class Options(RecordOptions):
         str | None,
         of_machine(
             metavar="SIZE",
-            help="Limit the memory of the token table, as in 256M. It changes no result.",
+            help="Limit the memory of the token table (TextCNN: cached products of tokens and filters), as in 256M. "
+            "It changes no result.",
             show_default="no limit",
         ),
     ] = None
     keep_table: Annotated[
-        bool, of_machine("--keep-table", help="Save the token table beside the model, for later runs.")
+        bool, of_machine("--keep-table", help="Save the token table beside the model. Later runs load it.")
     ] = False
     batch_size: Annotated[int, of_batch_size(help="Sentences per batch. It changes no result.")] = 16384
 

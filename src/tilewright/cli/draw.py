@@ -37,19 +37,22 @@ class Options(JobOptions):
     output: Annotated[
         str,
         of_output(
-            help="Images: .npy or .txt for their values, .png or .bmp for one picture of all, DIR/ for one .png per "
-            "image."
+            help="Where to write the images: .npy or .txt for their values, .png or .bmp for one picture of all "
+            "images, DIR/ for one .png per image."
         ),
     ]
     input: Annotated[
         str | None,
-        of_input(help="Noise: .npy (n, 100), or .txt with n and then n x 100 numbers.", show_default="random noise"),
+        of_input(
+            help="The noise from which images are drawn: .npy (n, 100), or .txt with n and then n x 100 numbers.",
+            show_default="random noise",
+        ),
     ] = None
     image: Annotated[
         str | None, of_files(metavar="FILE", help="Also write all images as one picture: .bmp or .png.")
     ] = None
     count: Annotated[
-        int | None, of_count(help="Number of images. With -i: the first N of the input only.", show_default=True)
+        int | None, of_count(help="Number of images. With -i: use only the first N rows of noise.", show_default=True)
     ] = None
     seed: Annotated[
         int | None,
@@ -58,7 +61,7 @@ class Options(JobOptions):
     dtype: Dtype = "float32"
     batch_size: Annotated[
         int | None,
-        of_batch_size(help="Images per batch. It changes no result.", show_default="by the size of an image"),
+        of_batch_size(help="Images per batch. It changes no result.", show_default="depends on the size of an image"),
     ] = None
     shard_size: Annotated[str | None, of_runs(metavar="IMAGES", help="Images per shard of a new job.")] = None
     max_errors: Annotated[int | None, Option(hidden=True)] = None

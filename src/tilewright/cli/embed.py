@@ -31,13 +31,14 @@ class Options(RecordOptions):
     model: Annotated[str, of_model(help="The directory of a BERT, RoBERTa or DistilBERT.")]
     input: Annotated[str, of_input(help="Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet.")]
     output: Annotated[str, of_output(help="Vectors: .npy (one row per text), .jsonl or .parquet.")]
-    count: Annotated[int | None, of_count(help="Embed the first N texts only.")] = None
+    count: Annotated[int | None, of_count(help="Embed only the first N texts.")] = None
     dimensions: Annotated[
         int | None,
         of_files(
             metavar="N",
             min=1,
-            help="Keep the first N elements of each vector. It is scaled to length 1 again, if the model does so.",
+            help="Keep only the first N elements of each vector. If the model scales vectors to length 1, the shorter "
+            "vector is scaled again.",
             show_default="all",
         ),
     ] = None
@@ -45,13 +46,15 @@ class Options(RecordOptions):
         str | None,
         of_files(
             metavar="NAME",
-            help="Put the model's prompt of this name before each text.",
+            help="Put the model's prompt with this name before each text.",
             show_default="the model's default prompt, if it has one",
         ),
     ] = None
     prompt: Annotated[
         str | None,
-        of_files(metavar="TEXT", help='Put this text before each text; "" for none.', show_default="as --prompt-name"),
+        of_files(
+            metavar="TEXT", help='Put this prompt before each text; "" for no prompt.', show_default="as --prompt-name"
+        ),
     ] = None
     content_field: TextField = None
     keep: Keep = None

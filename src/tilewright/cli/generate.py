@@ -55,13 +55,14 @@ class Options(RecordOptions):
             "token ids as int32 [n][tokens]."
         ),
     ]
-    count: Annotated[int | None, of_count(help="Continue the first N prompts only.")] = None
+    count: Annotated[int | None, of_count(help="Continue only the first N prompts.")] = None
     max_tokens: Annotated[int, of_sampling(metavar="N", min=1, help="Generate at most N tokens per completion.")] = 16
-    min_tokens: Annotated[
-        int, of_sampling(metavar="N", min=0, help="Do not end a completion before it has N tokens.")
-    ] = 0
+    min_tokens: Annotated[int, of_sampling(metavar="N", min=0, help="Generate at least N tokens per completion.")] = 0
     temperature: Annotated[
-        float, of_sampling(metavar="X", help="Randomness, from 0 to 2. 0 always takes the likeliest token.")
+        float,
+        of_sampling(
+            metavar="X", help="Randomness of the choice of tokens, from 0 to 2. 0 always takes the likeliest token."
+        ),
     ] = 1.0
     top_k: Annotated[
         int | None,
@@ -71,7 +72,7 @@ class Options(RecordOptions):
         float | None,
         of_sampling(
             metavar="P",
-            help="Draw from the fewest likeliest tokens whose probabilities reach P together.",
+            help="Draw only from the likeliest tokens: as few as have a total probability of at least P.",
             show_default="1",
         ),
     ] = None
@@ -79,25 +80,28 @@ class Options(RecordOptions):
         float | None,
         of_sampling(
             metavar="P",
-            help="Draw from tokens that are at least P times as probable as the likeliest.",
+            help="Draw only from tokens that are at least P times as probable as the likeliest token.",
             show_default="0",
         ),
     ] = None
     repetition_penalty: Annotated[
-        float, of_sampling(metavar="X", help="Above 1: make tokens of the prompt and the completion less likely.")
+        float,
+        of_sampling(
+            metavar="X", help="Above 1: make tokens less likely that the prompt or the completion already has."
+        ),
     ] = 1.0
     presence_penalty: Annotated[
-        float, of_sampling(metavar="X", help="Above 0: make tokens of the completion less likely.")
+        float, of_sampling(metavar="X", help="Above 0: make tokens less likely that the completion already has.")
     ] = 0.0
     frequency_penalty: Annotated[
         float,
-        of_sampling(metavar="X", help="Above 0: make tokens less likely each time that they occur in the completion."),
+        of_sampling(metavar="X", help="Above 0: make a token less likely each time that it occurs in the completion."),
     ] = 0.0
     bad_words: Annotated[
         list[str] | None,
         of_sampling("--bad-word", metavar="TEXT", help="Never generate TEXT. Repeat it for several texts."),
     ] = None
-    samples: Annotated[int, of_sampling(metavar="N", min=1, help="Completions per prompt.")] = 1
+    samples: Annotated[int, of_sampling(metavar="N", min=1, help="Number of completions per prompt.")] = 1
     seed: Annotated[
         int | None,
         of_sampling(metavar="N", min=-(2**63), max=2**63 - 1, help="Seed of the random numbers.", show_default="0"),
@@ -127,7 +131,7 @@ class Options(RecordOptions):
         of_files(
             "--prompt-field",
             metavar="NAME",
-            help="The field of a record with its prompt, as text or token ids.",
+            help="Name of the field that holds a record's prompt, as text or token ids.",
             show_default="prompt, prompt_token_ids or input_ids",
         ),
     ] = None

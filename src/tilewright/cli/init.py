@@ -26,13 +26,16 @@ DCGAN = {"z_size": "z_size", "base_size": "size", "channels": "channels", "kerne
 class Options:
     kind: Annotated[
         Literal["textcnn", "gpt2", "opt", "gpt_neox", "dcgan"],
-        typer.Argument(metavar="KIND", help="textcnn, gpt2, opt, gpt_neox or dcgan"),
+        typer.Argument(metavar="KIND", help="Kind of model: textcnn, gpt2, opt, gpt_neox or dcgan."),
     ]
     path: Annotated[
         str, typer.Argument(metavar="PATH", help="The new model directory, or FILE.bin for a headerless file.")
     ]
     seed: Annotated[
-        int, Option(metavar="N", min=0, max=2**63 - 1, help="Seed. The same seed gives the same weights.")
+        int,
+        Option(
+            metavar="N", min=0, max=2**63 - 1, help="Seed of the random weights. The same seed gives the same weights."
+        ),
     ] = 0
     force: Annotated[bool, Option("--force", help="Replace an existing PATH.")] = False
     vocab_size: Annotated[
@@ -40,7 +43,7 @@ class Options:
         Option(
             metavar="N",
             min=1,
-            help="Tokens in the vocabulary, of all but a dcgan.",
+            help="Number of tokens in the vocabulary. A dcgan has none.",
             show_default="21635 for textcnn, 50257 for gpt2, 50272 for opt, 50304 for gpt_neox",
             rich_help_panel=BOTH,
         ),
@@ -56,11 +59,16 @@ class Options:
     num_filters: Annotated[
         int | None,
         Option(
-            metavar="N", min=1, help="Filters of each kernel size.", show_default="1024", rich_help_panel=OF_TEXTCNN
+            metavar="N",
+            min=1,
+            help="Number of filters of each kernel size.",
+            show_default="1024",
+            rich_help_panel=OF_TEXTCNN,
         ),
     ] = None
     kernel_sizes: Annotated[
-        str | None, Option(metavar="LIST", help="Kernel sizes.", show_default="3,5,7,9", rich_help_panel=OF_TEXTCNN)
+        str | None,
+        Option(metavar="LIST", help="Filter sizes, in tokens.", show_default="3,5,7,9", rich_help_panel=OF_TEXTCNN),
     ] = None
     hidden_sizes: Annotated[
         str | None,
@@ -72,10 +80,10 @@ class Options:
         ),
     ] = None
     num_labels: Annotated[
-        int | None, Option(metavar="N", min=1, help="Classes.", show_default="2", rich_help_panel=OF_TEXTCNN)
+        int | None, Option(metavar="N", min=1, help="Number of classes.", show_default="2", rich_help_panel=OF_TEXTCNN)
     ] = None
     layers: Annotated[
-        int | None, Option(metavar="N", min=1, help="Layers.", show_default="12", rich_help_panel=OF_GPT2)
+        int | None, Option(metavar="N", min=1, help="Number of layers.", show_default="12", rich_help_panel=OF_GPT2)
     ] = None
     heads: Annotated[
         int | None,
@@ -90,7 +98,7 @@ class Options:
         Option(
             metavar="N",
             min=1,
-            help="Positions: the longest prompt and completion together.",
+            help="Context length: the most tokens of a prompt and its completion together.",
             show_default="1024, 2048 for opt and gpt_neox",
             rich_help_panel=OF_GPT2,
         ),
@@ -113,7 +121,7 @@ class Options:
         str | None,
         Option(
             metavar="LIST",
-            help="Channels before each layer, then those of the image.",
+            help="Number of channels before each layer, and at last of the image.",
             show_default="512,256,128,64,3",
             rich_help_panel=OF_DCGAN,
         ),
@@ -121,7 +129,11 @@ class Options:
     kernel: Annotated[
         int | None,
         Option(
-            metavar="N", min=2, help="Taps along each side of a kernel.", show_default="5", rich_help_panel=OF_DCGAN
+            metavar="N",
+            min=2,
+            help="Height and width of each convolution kernel.",
+            show_default="5",
+            rich_help_panel=OF_DCGAN,
         ),
     ] = None
 

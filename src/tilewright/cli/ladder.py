@@ -49,13 +49,14 @@ class Options:
         ),
     ] = ""
     m: Annotated[
-        int | None, Option("--m", metavar="N", min=1, help="Rows, such as those of a batch.", rich_help_panel=SIZES)
+        int | None, Option("--m", metavar="N", min=1, help="Number of rows, as in a batch.", rich_help_panel=SIZES)
     ] = None
-    n: Annotated[int | None, Option("--n", metavar="N", min=1, help="Columns.", rich_help_panel=SIZES)] = None
+    n: Annotated[int | None, Option("--n", metavar="N", min=1, help="Number of columns.", rich_help_panel=SIZES)] = None
     k: Annotated[
         int | None,
-        Option("--k", metavar="N", min=1, help="Depth: products per element of the result.", rich_help_panel=SIZES),
-    ] = None
+        Option("--k", metavar="N", min=1, help="Depth: products that are summed for each element of the result.",
+               rich_help_panel=SIZES),
+    ] = None  # fmt: skip
     size: Annotated[
         str | None,
         Option(
@@ -65,11 +66,11 @@ class Options:
         ),
     ] = None
     label: Annotated[
-        str | None, Option(metavar="TEXT", help="Only sizes whose name contains TEXT.", rich_help_panel=SIZES)
+        str | None, Option(metavar="TEXT", help="Time only sizes whose name contains TEXT.", rich_help_panel=SIZES)
     ] = None
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "tf32"] | None,
-        Option(help="Only this precision; float16 and tf32 need a GPU.", show_default="all", rich_help_panel=MACHINE),
+        Option(help="Precision to time; float16 and tf32 need a GPU.", show_default="all", rich_help_panel=MACHINE),
     ] = None
     device: Annotated[
         Literal["cpu", "cuda"], Option(help="The device whose kernels are timed.", rich_help_panel=MACHINE)
@@ -78,30 +79,30 @@ class Options:
         str | None,
         Option(
             metavar="LIST",
-            help="Numbers of CPU threads, as in 1,2.",
+            help="Numbers of CPU threads to time, as in 1,2.",
             show_default="1 and one per core",
             rich_help_panel=MACHINE,
         ),
     ] = None
-    rung: Annotated[str | None, Option(metavar="RUNG", help="Only this kernel.", rich_help_panel=SHOWN)] = None
+    rung: Annotated[str | None, Option(metavar="RUNG", help="Time only this kernel.", rich_help_panel=SHOWN)] = None
     mine: Annotated[
         str | None,
         Option(
             metavar="FILE",
-            help="Also check, time and rank a kernel of your own: the function `kernel` of this Python file. The file "
-            "is executed. --list shows how a kernel is called.",
+            help="Also check, time and rank a kernel of your own: the function `kernel` in this Python file, which is "
+            "executed. --list shows the arguments of a kernel.",
             rich_help_panel=SHOWN,
         ),
     ] = None
     explain: Annotated[
         bool,
-        Option("--explain", help="Say which kernel would run, and why. Time nothing.", rich_help_panel=SHOWN),
+        Option("--explain", help="Print which kernel would run, and why. Time nothing.", rich_help_panel=SHOWN),
     ] = False
     list_: Annotated[
         bool,
         Option(
             "--list",
-            help="List every kernel with its idea, its file and its needs. Time nothing.",
+            help="List every kernel with its idea, its file and its requirements. Time nothing.",
             rich_help_panel=SHOWN,
         ),
     ] = False
@@ -115,7 +116,7 @@ class Options:
     ] = False
     job: Annotated[
         Literal["sentiment", "dcgan", "gpt2", "convolve"] | None,
-        Option(help="In place of an operation: the steps of a whole job.", rich_help_panel=WHOLE),
+        Option(help="Time the steps of a whole job instead of an operation.", rich_help_panel=WHOLE),
     ] = None
     count: Annotated[
         int | None,
@@ -124,12 +125,12 @@ class Options:
             "-n",
             min=1,
             metavar="N",
-            help="Records of the job. Slow steps run on fewer.",
-            show_default="by the job and the device",
+            help="Number of records of the job. Slow steps run on fewer records.",
+            show_default="depends on the job and the device",
             rich_help_panel=WHOLE,
         ),
     ] = None
-    quick: Annotated[bool, Option("--quick", help="Fewer records, and shorter rounds.", rich_help_panel=WHOLE)] = False
+    quick: Annotated[bool, Option("--quick", help="Use fewer records, shorter rounds.", rich_help_panel=WHOLE)] = False
 
 
 @verb(Options)

@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 JOBS = ("generate", "score", "classify", "embed", "draw", "convolve")
 PROMPTS = Option(
-    "--input", "-i", metavar="FILE", help="Prompts. Without it, --count prompts of --length tokens are assumed."
+    "--input",
+    "-i",
+    metavar="FILE",
+    help="File of prompts. Without it, plan assumes --count prompts of --length tokens.",
 )
-COMPLETIONS = Option("--output", "-o", metavar="FILE", help="Completions. Without it: JSON lines in this directory.")
+COMPLETIONS = Option("--output", "-o", metavar="FILE", help="File of completions. Without it, plan assumes JSON lines.")
 GPU_MEMORY = Option(
     "--gpu-memory",
     metavar="SIZE",
-    help="Memory of the GPU, as in 141G, to plan for another machine. Without it: of this machine's GPU.",
+    help="Memory of the GPU, as in 141G, to plan for another machine. Default: the memory of this machine's GPU.",
 )
 CONTEXT = {"allow_interspersed_args": False}  # what follows the verb belongs to the verb
 

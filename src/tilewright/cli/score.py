@@ -30,18 +30,21 @@ class Options(RecordOptions):
     model: Annotated[str, of_model(help="A name such as poet, or a model directory.")]
     input: Annotated[str, of_input(help="Texts: .jsonl or .parquet; or .txt, one text per line.")]
     output: Annotated[str, of_output(help="Log-probabilities: .jsonl or .parquet.")]
-    count: Annotated[int | None, of_count(help="Score the first N texts only.")] = None
+    count: Annotated[int | None, of_count(help="Score only the first N texts.")] = None
     content_field: Annotated[
         str | None,
         of_text_field(
-            help="The field of a record with a text, or its token ids, all of which are scored. Then no field is a "
-            "context.",
+            help="Name of the field that holds a record's text or token ids, all of which are scored. No other field "
+            "is then a context.",
             show_default="text, tokens, or context and continuation",
         ),
     ] = None
     keep: Keep = None
     truncate: Annotated[
-        bool, of_scoring("--truncate", help="Cut texts that are longer than the context. Else each is an error.")
+        bool,
+        of_scoring(
+            "--truncate", help="Cut texts that are longer than the model's context. Else such a text is an error."
+        ),
     ] = False
     prefix_token: Annotated[
         int | None,
@@ -49,7 +52,7 @@ class Options(RecordOptions):
             "--prefix-token",
             metavar="ID",
             min=0,
-            help="The token before a text alone, or before a continuation without context.",
+            help="The token that is put before a text, or before a continuation, that has no context.",
             show_default="the model's end-of-text token",
         ),
     ] = None

@@ -43,7 +43,7 @@ class Options:
         str,
         Argument(
             metavar="RUNG",
-            help="A kernel, as in `tilewright ladder OP --list`. Without it, a table of all kernels is made.",
+            help="The kernel, by its name in `tilewright ladder OP --list`. Without it, a table shows all kernels.",
             show_default=False,
         ),
     ] = ""
@@ -51,8 +51,8 @@ class Options:
         str | None,
         Option(
             metavar="LIST",
-            help="One problem, as in N=768,K=768 for matmul. Sizes that are missing are those of the first problem "
-            "that the ladder times. A wrong name prints the names.",
+            help="The size of the problem, as in N=768,K=768 for matmul. Missing sizes are those of the first problem "
+            "that the ladder times. If a name is wrong, the error lists the names.",
             show_default="the first that the kernel takes",
             rich_help_panel=SIZES,
         ),

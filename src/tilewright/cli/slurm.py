@@ -22,25 +22,26 @@ class Options:
         list[str],
         Argument(
             metavar="VERB ...",
-            help="The job: generate, classify, embed, draw or convolve with its options. Leave out --engine.",
+            help="The command of the job with its options: generate, score, classify, embed, draw or convolve. Leave "
+            "out --engine.",
         ),
     ]
     tasks: Annotated[
-        int, Option("--tasks", "-n", metavar="N", min=1, help="MPI ranks; with --array, tasks of the array.")
+        int, Option("--tasks", "-n", metavar="N", min=1, help="Number of MPI ranks, or of array tasks with --array.")
     ] = 1
     array: Annotated[
         bool,
         Option(
             "--array",
-            help="Use a job array in place of MPI. Each task starts when Slurm has free cores. A last job makes the "
+            help="Use a job array instead of MPI. Each task starts when Slurm has free cores. A last job writes the "
             "output.",
         ),
     ] = False
     throttle: Annotated[
         int | None,
-        Option(metavar="N", min=1, help="With --array: tasks that run at a time.", show_default="as many as fit"),
+        Option(metavar="N", min=1, help="With --array: run at most N tasks at a time.", show_default="as many as fit"),
     ] = None
-    nodes: Annotated[int | None, Option(metavar="N", min=1, help="Nodes.", show_default="Slurm's")] = None
+    nodes: Annotated[int | None, Option(metavar="N", min=1, help="Number of nodes.", show_default="Slurm's")] = None
     cores: Annotated[int | None, Option(metavar="N", min=1, help="Cores per task.", show_default="Slurm's")] = None
     gpus: Annotated[int | None, Option(metavar="N", min=1, help="GPUs per task.", show_default="none")] = None
     time: Annotated[
@@ -48,14 +49,14 @@ class Options:
     ] = None
     sbatch: Annotated[
         list[str] | None,
-        Option(metavar="NAME=VALUE", help="Another option of sbatch, as in partition=long. Repeat it for several."),
+        Option(metavar="NAME=VALUE", help="An option of sbatch, as in partition=long. Repeat for several."),
     ] = None
     launcher: Annotated[
         str, Option(metavar="COMMAND", help="The command that starts MPI ranks, as in 'srun --mpi=pmix' or mpiexec.")
     ] = "srun"
     grace: Annotated[
         int,
-        Option(metavar="SECONDS", min=5, help="Time before the limit at which Slurm tells the job to stop."),
+        Option(metavar="SECONDS", min=5, help="How long before the time limit Slurm tells the job to stop."),
     ] = 60
     script: Annotated[
         str | None, Option("--script", metavar="FILE", help="Write the script to FILE.", show_default="stdout")

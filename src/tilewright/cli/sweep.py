@@ -51,7 +51,7 @@ class Options(JobOptions):
         str | None,
         Option(
             metavar="LIST",
-            help="Numbers of CPU threads, as in 1,2,4 or 1..9. They may exceed the cores.",
+            help="Numbers of CPU threads to time, as in 1,2,4 or 1..9. They may exceed the number of cores.",
             show_default="one per core",
             rich_help_panel=VARIED,
         ),
@@ -61,9 +61,9 @@ class Options(JobOptions):
         Option(
             "--set",
             metavar="NAME=LIST",
-            help="Values of an option of the kernels, as in tile=8,16,32, tile=1..5, or block=64..1024x2, which "
-            "doubles. NAME alone takes the values that `tilewright ladder OP --list` shows after sweep. "
-            "Repeat it for a second option.",
+            help="Values of a kernel option to time: tile=8,16,32, tile=1..5, or block=64..1024x2 (doubled each time). "
+            "NAME alone means the values that `tilewright ladder OP --list` shows after sweep. Repeat the option to "
+            "vary a second one.",
             rich_help_panel=VARIED,
         ),
     ] = None
@@ -72,7 +72,7 @@ class Options(JobOptions):
         Option(
             "--rung",
             metavar="RUNG",
-            help="A kernel. Repeat it for several.",
+            help="The kernel to time. Repeat the option for several.",
             show_default="the kernels with these options, or the default one",
             rich_help_panel=VARIED,
         ),
@@ -88,7 +88,7 @@ class Options(JobOptions):
     ] = None
     label: Annotated[
         str | None,
-        Option(metavar="TEXT", help="The ladder's sizes whose name contains TEXT.", rich_help_panel=SIZES),
+        Option(metavar="TEXT", help="Time the ladder's sizes whose name contains TEXT.", rich_help_panel=SIZES),
     ] = None
     dtype: Annotated[
         Literal["float32", "float64", "bfloat16", "float16", "tf32"] | None,

@@ -19,7 +19,7 @@ class Options:
     """One field per option."""
 
     output: Annotated[
-        str, Argument(metavar="OUTPUT", help="The output of the job, its URL, or its directory OUTPUT.job.")
+        str, Argument(metavar="OUTPUT", help="Path or URL of the job's output, or the job's directory OUTPUT.job.")
     ]
     json: Json = False
 

@@ -19,12 +19,12 @@ class Options:
     """One field per option."""
 
     output: Annotated[
-        str, Argument(metavar="OUTPUT", help="The output of the job, its URL, or its directory OUTPUT.job.")
+        str, Argument(metavar="OUTPUT", help="Path or URL of the job's output, or the job's directory OUTPUT.job.")
     ]
     workers: Annotated[
         int | None,
         Option(metavar="N", min=1, max=1024, show_default="one", rich_help_panel=RUNS,
-               help="Worker processes. Each gets one GPU, or an equal share of the CPU cores."),
+               help="Number of worker processes. Each gets one GPU, or an equal share of the CPU cores."),
     ] = None  # fmt: skip
     engine: Annotated[
         Literal["inline", "local"] | None,
@@ -35,12 +35,15 @@ class Options:
     grace: Annotated[
         float,
         Option(metavar="SECONDS", min=0, rich_help_panel=RUNS,
-               help="Time between a stop signal and the end of the program. Shards finished by then are saved."),
+               help="Stop at most this long after a stop signal. Shards that are finished by then are saved."),
     ] = Settings.grace  # fmt: skip
     watchdog: Annotated[
         float,
         Option(
-            metavar="SECONDS", min=1, help="Replace a worker that has been silent for this long.", rich_help_panel=RUNS
+            metavar="SECONDS",
+            min=1,
+            help="Replace a worker that has reported no progress for this long.",
+            rich_help_panel=RUNS,
         ),
     ] = Settings.watchdog
     json: Json = False

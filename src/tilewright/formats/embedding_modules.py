@@ -89,7 +89,7 @@ class EmbeddingModules:
             return self.prompts.get(self.default_prompt, "") if self.default_prompt else ""
         if name not in self.prompts:
             known = f"the model has {', '.join(sorted(self.prompts)) or 'no prompts'}"
-            raise UsageError(parameter="prompt_name", value=repr(name), rule=known, remedy="choose one of these"
+            raise UsageError(parameter="prompt_name", value=repr(name), rule=known, remedy="choose one of these prompts"
                              if self.prompts else "give the text of the prompt instead")  # fmt: skip
         return self.prompts[name]
 

@@ -72,7 +72,7 @@ def read_header(file: InputFile) -> dict[str, Tensor]:
         if not begin <= end <= file.size:
             raise _bad(file.path, name, f"lies at bytes {begin} to {end}; the file has {file.size}")
         if begin != last_end:
-            raise _bad(file.path, name, f"starts at byte {begin}; the tensor before it ends at {last_end}")
+            raise _bad(file.path, name, f"starts at byte {begin}, but the tensor before it ends at byte {last_end}")
         if math.prod(max(n, 1) for n in entry.shape) >= 2**60:  # a zero among the sizes would hide the others
             raise _bad(file.path, name, f"has sizes {entry.shape}, more than an array can have")
         expected = math.prod(entry.shape) * dtype.itemsize

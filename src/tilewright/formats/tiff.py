@@ -105,12 +105,12 @@ def _check_pages(file: InputFile, series: Any, needed: int, *, headers: bool) ->
         for offset, count in zip(one.dataoffsets, one.databytecounts, strict=True):
             if offset + count > file.size:
                 raise InputError(
-                    f"page {number} lies after the end of the file",
+                    f"TIFF page {number} lies after the end of the file",
                     path=file.path,
                     remedy="copy or download the file again: it was cut short",
                 )
             if not headers and page.compression in DEFLATED and _expands_beyond(file, offset, count, size):
-                what = f"page {number} expands beyond the {size:,} bytes that its header states"
+                what = f"TIFF page {number} expands beyond the {size:,} bytes that its header states"
                 raise InputError(
                     what,
                     path=file.path,

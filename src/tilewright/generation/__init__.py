@@ -1,1 +1,1 @@
-"""Text generation with any decoder: batches, sampling parameters, rules and random numbers. See `engine`."""
+"""Text generation with any decoder: batches, sampling parameters, their rules, and random numbers. See `engine`."""

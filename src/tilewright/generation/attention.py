@@ -1,4 +1,4 @@
-"""Keys and values on the CPU, and batches that attend to them; `cuda.attention` is the same for a GPU."""
+"""Keys and values on the CPU, and the batches that attend to them. `cuda.attention` is the same for a GPU."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tilewright.backends.cpu import Workspace
 from tilewright.generation.decoder import Batch, Sizes
 from tilewright.ops.attention import Cache, append, attend, bytes_a_sequence, checked_spans
 
-BATCH_MEMORY = 1 << 30  # bytes of keys and values unless the caller says: 512 sequences of the course's job
+BATCH_MEMORY = 1 << 30  # bytes of keys and values by default: 512 sequences of the course's job
 
 
 class CpuAttention:
-    """See `decoder.Attention`. free: caches of the last engine. Page faults of new memory cost a sixth of the time of
-    800 short prompts, so the next engine reuses them."""
+    """See `decoder.Attention`. free: the caches of the last engine. Page faults of new memory would take a sixth of the
+    time of 800 short prompts, so the next engine reuses these caches."""
 
     memory = BATCH_MEMORY
 
@@ -24,18 +24,18 @@ class CpuAttention:
         self.free: list[Cache] = []
 
     def caches(self, slots: int, length: int) -> list[Cache]:
-        """One cache per layer; those of the last engine if they have these sizes."""
+        """One cache per layer. The caches of the last engine are used if they have these sizes."""
         free, self.free = self.free, []
         if free and (free[0].slots, free[0].length) == (slots, length):
             return free
-        free.clear()  # before new memory is taken
+        free.clear()  # free the old caches before new memory is allocated
         return [
             Cache.empty(slots, self.sizes.heads, length, self.sizes.head_size, self.dtype)
             for _ in range(self.sizes.layers)
         ]
 
     def leave(self, caches: list[Cache]) -> None:
-        """Caches that an engine no longer needs."""
+        """Take back caches that an engine no longer needs."""
         self.free = caches
 
     def cache_bytes(self, length: int) -> int:
@@ -50,7 +50,7 @@ class CpuAttention:
 
 class CpuBatch:
     """See `decoder.Batch`. Prompts and single new positions may be mixed. kept: int64 (n,), how many rows at the end of
-    each sequence the last layer returns; None: one."""
+    each sequence the last layer returns; None: one row."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class CpuBatch:
         kept: np.ndarray | None = None,
     ) -> None:
         self.ids, self.positions, self.caches = ids, positions, caches
-        (cache, *_), (self.last, ends) = caches, last_rows(spans, kept)  # all layers have one shape
+        (cache, *_), (self.last, ends) = caches, last_rows(spans, kept)  # all layers have the same shape
         self.spans = checked_spans(spans, cache, len(ids))
         self.last_spans = checked_spans(ends, cache, len(self.last))
 
@@ -77,11 +77,11 @@ class CpuBatch:
         return x[self.last], attend(q[self.last], cache, self.last_spans, scale=scale, out=out)
 
     def output(self, work: Workspace, rows: int, columns: int) -> None:
-        """A new array."""
+        """None: a new array is allocated."""
 
 
 def last_rows(spans: np.ndarray, kept: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(the last rows of each span, spans of those rows alone): int64 (rows,), (n, 5). kept: see `CpuBatch`."""
+    """(the last rows of each span, the spans of only those rows): int64 (rows,), (n, 5). kept: see `CpuBatch`."""
     slot, first, count, row, _ = spans.T
     kept = np.ones_like(slot) if kept is None else kept
     to = np.cumsum(kept) - kept

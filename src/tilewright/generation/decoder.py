@@ -1,4 +1,4 @@
-"""What a model offers to the engines, and what an engine hands to a model. Nothing here knows a network or a device."""
+"""The interfaces between models and engines. They do not depend on a network or a device."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tilewright.ops.attention import Cache
 
 
 class Sizes(NamedTuple):
-    """Of a decoder. context: positions at most. vocabulary: tokens. width: elements of a hidden state. heads,
-    head_size: of keys and values; with grouped queries there are more heads of queries."""
+    """Sizes of a decoder. context: the largest number of positions. vocabulary: number of tokens. width: elements of a
+    hidden state. heads, head_size: of keys and values; with grouped queries, queries have more heads."""
 
     context: int
     vocabulary: int
@@ -40,11 +40,11 @@ class Batch(Protocol):
         """(x, attention of q): x (R, C), q (R, heads * head_size), k and v (R, width of a cached row).
 
         Appends k and v to the layer's cache; each row attends to its sequence up to itself. The last layer returns only
-        the last row of each sequence, since nothing reads the others.
+        the last row of each sequence, because nothing reads the others.
         """
 
     def output(self, work: Workspace, rows: int, columns: int) -> Array | None:
-        """The buffer for the hidden states; None: a new array."""
+        """The buffer for the hidden states; None: a new array is allocated."""
 
 
 class Attention(Protocol):
@@ -52,7 +52,7 @@ class Attention(Protocol):
 
     @property
     def memory(self) -> int:
-        """Bytes for keys and values unless the caller says."""
+        """Bytes for keys and values by default."""
 
     def caches(self, slots: int, length: int) -> list[Cache]:
         """One cache per layer, for `slots` sequences of up to `length` positions."""
@@ -61,14 +61,14 @@ class Attention(Protocol):
         """Bytes of one sequence's keys and values in all layers."""
 
     def leave(self, caches: list[Cache]) -> None:
-        """Caches that an engine no longer needs, for the next one."""
+        """Take back caches that an engine no longer needs, for the next engine."""
 
     def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
         """ids, positions: int64 (rows,). spans: int64 (n, 5), the rows of each sequence, see `ops.attention.span`."""
 
 
 class ScoringDecoder(Protocol):
-    """A model that scores given tokens on the CPU."""
+    """A model that computes log-probabilities of given tokens on the CPU."""
 
     @property
     def sizes(self) -> Sizes: ...
@@ -85,7 +85,8 @@ class ScoringDecoder(Protocol):
 
 
 class Decoder(Protocol):
-    """A model that generates: hidden states from a batch, logits and the best token from hidden states."""
+    """A model that generates text. It computes hidden states of a batch, and the logits or the best token of hidden
+    states."""
 
     @property
     def sizes(self) -> Sizes: ...
@@ -103,4 +104,5 @@ class Decoder(Protocol):
         """float32 (n, vocabulary)."""
 
     def best(self, hidden: Array, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
-        """(token int64 (n,), logit float32 (n,)) of the largest logit of each row; of equal ones the lowest id."""
+        """(token int64 (n,), logit float32 (n,)) of the largest logit of each row, or the lowest id of several equal
+        ones."""

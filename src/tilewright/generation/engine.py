@@ -1,11 +1,11 @@
-"""Continuous batching: sequences of any lengths share each step; finished ones leave it and waiting ones are admitted.
+"""Continuous batching: sequences of any lengths share each step. Finished ones leave it, and waiting ones are admitted.
 
 `Engine.step` is the whole engine. The answer to a record depends on its tokens, its parameters, its id and the seed. It
-does not depend on the batch, because no operation of the model lets sequences of a batch see each other.
+does not depend on the batch, because in no operation of the model one sequence reads another.
 
-Three things are saved: a prompt that several greedy requests share is computed once; a prefix that a prompt shares with
-the one before it in sorted order is copied; and the last layer computes only the last row of a prompt. Source of
-continuous batching: Yu et al., "Orca", OSDI 2022.
+Three kinds of work are avoided. A prompt that several greedy requests have in common is computed once. A prefix that a
+prompt shares with the one before it in sorted order is copied. The last layer computes only the last row of a prompt.
+Source of continuous batching: Yu et al., "Orca", OSDI 2022.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from tilewright.generation.rules import BadWords, Choices, choose, finish
 from tilewright.generation.scheduler import WINDOW, Scheduler, rows_of
 from tilewright.generation.sequences import Answers, Block, Generated, Group, Request, Running
 
-SAMPLED_ROWS = 64  # rows of logits at first, and at least, where they are needed whole
-LOGITS_BYTES = 16 << 20  # of logits at a time
-PENDING_BYTES = 512 << 20  # of requested answers: 4,096 of 1,024 tokens are fewer; log-probabilities take much more
+SAMPLED_ROWS = 64  # if whole logits are needed: the first number of rows of their buffer, and the smallest
+LOGITS_BYTES = 16 << 20  # bytes of logits at a time
+PENDING_BYTES = 512 << 20  # bytes of requested answers; 4,096 of 1,024 tokens take less, log-probabilities more
 NO_STREAM = np.zeros(4, np.uint32)
-END = object()  # of the requests
+END = object()  # marks the end of the requests
 
 
 class Engine:
     """Turns requests into completions on one model.
 
-    memory: bytes for keys and values, None: the device's default. seed: for requests that have none. text_of: decodes
-    token ids, needed for stop strings; tokens_of: encodes a part of a text, for bad words. after_step: called by `run`
-    after each step, on a CPU.
+    memory: bytes for keys and values; None: the device's default. seed: for requests without a seed. text_of: decodes
+    token ids, needed for stop strings. tokens_of: encodes a part of a text, needed for bad words. after_step: `run`
+    calls it after each step on a CPU.
     """
 
-    takes_blocks = False  # of requests, see `Block`
+    takes_blocks = False  # whether requests may come as `Block`s
     most_pending = PENDING_BYTES
-    ahead = window = WINDOW  # requests waiting at most, and between the oldest unfinished one and the newest read
+    ahead = window = WINDOW  # the most waiting requests, and the most from the oldest unfinished one to the newest
     scheduler: Scheduler
 
     def __init__(
@@ -59,14 +59,14 @@ class Engine:
         self.reset()
 
     def reset(self) -> None:
-        """No request is known, and no memory held."""
+        """Forget all requests and free the memory."""
         self.scheduler, self.answers = Scheduler(self.model, self.memory, self.seed), Answers()
 
     def run(self, requests: Iterable[Request | Block | None]) -> Iterator[list[Generated]]:
-        """The n completions of each request, in the order of the requests, which are read as they are needed.
+        """The n completions of each request, in the order of the requests. Requests are read as they are needed.
 
-        Blocks only if `takes_blocks`, and not mixed with requests. A None is no request: it asks the engine to advance
-        earlier ones before it reads the next.
+        Blocks are allowed only if `takes_blocks`, and not mixed with requests. A None is no request: it asks the engine
+        to work on earlier requests before it reads the next.
         """
         source = iter(requests)
         try:
@@ -79,7 +79,8 @@ class Engine:
             self.reset()
 
     def read(self, source: Iterator[Request | Block | None]) -> bool:
-        """Read requests until enough of them wait, or the source has none now. False if there is nothing to do."""
+        """Read requests until enough of them wait, or the source has none at the moment. Returns False if there is
+        nothing to do."""
         scheduler = self.scheduler
         while len(scheduler.waiting) < self.ahead and self.may_read():
             request = next(source, END)
@@ -90,12 +91,12 @@ class Engine:
         return scheduler.has_work
 
     def may_read(self) -> bool:
-        """True unless too many requests are unanswered, or their answers may be too large."""
+        """False if too many requests are unanswered, or if their answers may be too large."""
         answers = self.answers
         return answers.read < answers.taken + self.window and answers.nbytes < self.most_pending
 
     def advance(self) -> None:
-        """One step, and the answers that it completes."""
+        """Compute one step, and take the answers that it completes."""
         self.answers.complete(self.step())
 
     def stepped(self) -> None:
@@ -103,8 +104,8 @@ class Engine:
         self.after_step()
 
     def step(self) -> list[Group]:
-        """One pass of the model: one row per running sequence, all rows of the prompt per admitted one; then one token
-        more for each. Returns the groups that are complete now."""
+        """Compute one pass of the model: one row per running sequence, and all rows of the prompt per admitted one.
+        Then each of them gets one more token. Returns the groups that are complete now."""
         batch = self.scheduler.running + self.scheduler.admit()
         ids, positions, spans = rows_of(batch)
         rows = self.model.attention.batch(ids, positions, self.scheduler.caches, spans)
@@ -115,8 +116,8 @@ class Engine:
     def append(
         self, batch: list[Running], tokens: np.ndarray, logprobs: list[dict[int, float] | None], bad: np.ndarray
     ) -> list[Group]:
-        """Append a token to each sequence, as `choose` found it. Sequences that go on are running. Returns the groups
-        that are complete now."""
+        """Append a token to each sequence, as `choose` found it. Sequences that are not finished continue to run.
+        Returns the groups that are complete now."""
         complete: list[Group] = []
         for sequence, token, found, failed in zip(batch, tokens.tolist(), logprobs, bad.tolist(), strict=True):
             if failed and sequence.shares and not sequence.cached:
@@ -133,7 +134,7 @@ class Engine:
         return complete
 
     def finished(self, sequence: Running, failed: bool) -> bool:
-        """True if the last token ends the sequence; its group then has its completion."""
+        """True if the last token ends the sequence. Its completion is then added to its group."""
         params, completion = sequence.group.request.params, sequence.completion
         reason, cut = finish(completion, params, self.eos, self.text_of)
         if reason is None and len(sequence.tokens) >= sequence.limit:
@@ -147,7 +148,7 @@ class Engine:
     def choose(
         self, batch: list[Running], hidden: Array
     ) -> tuple[np.ndarray, list[dict[int, float] | None], np.ndarray]:
-        """(next tokens (n,), log-probabilities where requested, which rows have logits that are not finite)."""
+        """(next tokens (n,), requested log-probabilities, which rows have logits that are not finite)."""
         tokens, bad = np.zeros(len(batch), np.int64), ~self.finite(hidden)
         logprobs: list[dict[int, float] | None] = [None] * len(batch)
         simple = np.array([s.only_best for s in batch]) & ~bad
@@ -167,19 +168,19 @@ class Engine:
         return tokens, logprobs, bad
 
     def finite(self, hidden: Array) -> np.ndarray:
-        """Which rows of (n, C) hold no NaN and no infinity: bool (n,)."""
+        """bool (n,): which rows of (n, C) contain neither NaN nor infinity."""
         return np.isfinite(hidden).all(axis=1)  # type: ignore[call-overload]
 
     def rows_of_logits(self) -> tuple[int, int]:
-        """Rows of logits at first, and at least; bytes of logits at a time."""
+        """(number of rows of logits at first, the smallest number); the limit is LOGITS_BYTES."""
         return SAMPLED_ROWS, LOGITS_BYTES
 
     def logits(self, hidden: Array) -> Array:
-        """(n, V) of hidden (n, C), for `rules.choose`."""
+        """The logits (n, V) of hidden (n, C), for `rules.choose`."""
         return self.model.logits(hidden)
 
     def sample(self, part: list[Running], logits: Array) -> Choices:
-        """The next tokens of sequences by their logits (n, V)."""
+        """The next tokens of sequences, chosen by their logits (n, V)."""
         steps = [len(s.tokens) - s.prompt for s in part]
         drawn = uniforms(np.stack([NO_STREAM if s.stream is None else s.stream for s in part]), steps)
         params = [s.group.request.params for s in part]

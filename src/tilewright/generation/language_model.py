@@ -28,13 +28,15 @@ from tilewright.generation.sequences import Block, Generated, Request
 from tilewright.ops import logprob
 from tilewright.switches import Without, check_switches
 
-BLOCK = 256  # prompts checked at a time
+BLOCK = 256  # number of prompts that are checked at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A prompt's token ids and its n completions: `output.outputs[0].text`. error: with errors="record", why the prompt
-    has no completions."""
+    """A prompt's token ids and its n completions, as in `output.outputs[0].text`.
+
+    error: with errors="record", why the prompt has no completions.
+    """
 
     prompt_token_ids: list[int]
     outputs: list[Completion]
@@ -42,7 +44,7 @@ class Output:
 
 
 class LanguageModel(ABC):
-    """A decoder with weights on one device; see `decoder.Decoder` for what it offers to an engine.
+    """A decoder with weights on one device. `decoder.Decoder` describes what it offers to an engine.
 
     dtype: accuracy class of the products; keys and values are cached in it. device: "cpu" or "cuda". stop_ids: tokens
     that end a text. without: optimisations that are switched off, see `switches`. Raises UsageError for another device
@@ -59,7 +61,7 @@ class LanguageModel(ABC):
         self.tokenizer: Tokenizer | None = None
         self._scoring_head: logprob.Prepared | None = None
 
-    config: Any  # of the network; its `head` is a context, in which the output matrix is a numbered layer
+    config: Any  # of the network. In the context `config.head`, the output matrix is a numbered layer
     head: Any  # the output matrix, prepared for matmul
 
     @abstractmethod
@@ -84,15 +86,16 @@ class LanguageModel(ABC):
         max_batch_memory: int | None = None,
         errors: Literal["raise", "record"] = "raise",
     ) -> Iterator[Output]:
-        """The completions of each prompt, in their order; prompts are read as they are needed.
+        """The completions of each prompt, in the order of the prompts. Prompts are read as they are needed.
 
-        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all. ids: a name
-        for each prompt, which keys its random numbers; without them its index is its name, so that samples, unlike
-        greedy tokens, change with the index. seed: of the random numbers, where params have none. max_batch_memory:
-        bytes for keys and values; None: 1 GiB on a CPU, most of what is free on a GPU. errors: what becomes of a prompt
-        that cannot be continued, such as an empty one, or whose logits are not finite. "raise": UsageError with its
-        number, from 0, and no later prompt is continued. "record": its Output has the error and no completions, and
-        all other prompts are continued as without it.
+        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all prompts. ids:
+        an id for each prompt, on which its random numbers depend. Without ids the index of a prompt is its id, so
+        samples, unlike greedy tokens, change with the index. seed: of the random numbers, if params have none.
+        max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most of the free memory on a GPU.
+
+        errors: what to do with a prompt that cannot be continued, such as an empty one, or whose logits are not finite.
+        "raise": raise UsageError with its number, from 0; no later prompt is continued then. "record": its Output has
+        the error and no completions, and all other prompts are continued.
         """
         check_errors(errors)
         params = SamplingParams() if params is None else params
@@ -158,15 +161,18 @@ class LanguageModel(ABC):
         max_batch_memory: int | None = None,
         errors: Literal["raise", "record"] = "raise",
     ) -> Iterator[Score]:
-        """The log-probabilities of each text's tokens, in their order; texts are read as they are needed. On the CPU.
+        """The log-probabilities of each text's tokens, in the order of the texts. Texts are read as they are needed. It
+        runs on the CPU.
 
-        texts: pairs (context, continuation), as tuples, whose continuation is scored; or texts alone, whose tokens are
-        all scored. Each part is a text, if the model has a tokenizer, or a list of token ids. prefix_token:
-        comes before a text alone and replaces an empty context; None: the model's first end-of-text token. truncate:
-        allow more tokens than the model's context: the oldest ones of a context are not read, and a text alone is
-        scored in windows. max_batch_memory: bytes for keys and values; None: 1 GiB. Contexts that several texts share
-        are computed once. errors: what becomes of a text that cannot be scored, or whose log-probabilities are not
-        finite. "raise": UsageError with its number, from 0. "record": its Score has the error and no tokens.
+        texts: tuples (context, continuation), where the continuation is scored, or texts alone, where all tokens are
+        scored. Each part is a text, if the model has a tokenizer, or a list of token ids. prefix_token: stands
+        before a text alone, and replaces an empty context; None: the model's first end-of-text token. truncate: allow
+        more tokens than the model's context. Then the first tokens of a context are left out, and a text alone is
+        scored in windows. max_batch_memory: bytes for keys and values; None: 1 GiB. A context that several texts share
+        is computed once.
+
+        errors: what to do with a text that cannot be scored, or whose log-probabilities are not finite. "raise": raise
+        UsageError with its number, from 0. "record": its Score has the error and no tokens.
         """
         check_errors(errors)
         if isinstance(texts, str) or not np.iterable(texts):
@@ -175,7 +181,7 @@ class LanguageModel(ABC):
         return self._scores(texts, limits, self.scorer(max_batch_memory), record=errors == "record")
 
     def scoring_limits(self, *, truncate: bool, prefix_token: int | None) -> ScoringLimits:
-        """What `score` takes. Raises UsageError for a prefix token beyond the vocabulary."""
+        """The limits of `score`. Raises UsageError for a prefix token outside the vocabulary."""
         start = self.stop_ids[0] if prefix_token is None and self.stop_ids else prefix_token
         if start is not None and not 0 <= start < self.sizes.vocabulary:
             rule = f"the model's tokens are 0 to {self.sizes.vocabulary - 1}"
@@ -183,7 +189,7 @@ class LanguageModel(ABC):
         return ScoringLimits(self.sizes.context, start, truncate)
 
     def scorer(self, memory: int | None = None) -> Scorer:
-        """A scorer with keys, values and a workspace of its own. Raises UsageError on a GPU."""
+        """A scorer with its own keys, values and workspace. Raises UsageError on a GPU."""
         if self.backend.name != "cpu":
             rule = "texts are scored on the CPU only"
             raise UsageError(parameter="device", value=repr(self.device), rule=rule, remedy='give device="cpu"')
@@ -215,7 +221,7 @@ class LanguageModel(ABC):
                 unanswered.popleft()
                 yield Score.of_error(error)
 
-        done = 0  # windows of the oldest unanswered text that are computed
+        done = 0  # how many windows of the oldest unanswered text are computed
         for _ in scorer.run(wanted()):
             yield from bad()
             name, pieces = unanswered[0]
@@ -238,7 +244,7 @@ class LanguageModel(ABC):
             return logprob.logprob(hidden, self._scoring_head, targets)
 
     def engine(self, *, seed: int = 0, memory: int | None = None) -> Engine:
-        """An engine with keys, values and a workspace of its own. memory: bytes for keys and values; None: as
+        """An engine with its own keys, values and workspace. memory: bytes for keys and values; None: as in
         `generate`."""
         kind = Engine
         if self.backend.name == "cuda":
@@ -248,7 +254,7 @@ class LanguageModel(ABC):
                     text_of=has.decode if has else None, tokens_of=has.encode_word if has else None)  # fmt: skip
 
     def completion(self, found: Generated) -> Completion:
-        """With its text, if the model has a tokenizer."""
+        """The completion, with its text if the model has a tokenizer."""
         text = self.tokenizer.decode(found.token_ids)[: found.text_end] if self.tokenizer else None
         return Completion(found.index, list(found.token_ids), text, found.finish_reason, found.logprobs)
 
@@ -261,7 +267,7 @@ def check_errors(errors: str) -> None:
 
 
 def attention_on(device: Backend, sizes: Sizes, dtype: str) -> Attention:
-    """The caches and batches of a backend."""
+    """The caches and batches for a backend."""
     if device.name == "cpu":
         return CpuAttention(sizes, dtype)
     from tilewright.generation.cuda.attention import CudaAttention

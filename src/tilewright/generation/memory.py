@@ -1,6 +1,7 @@
-"""What an engine takes on each device, declared by the configuration and the input alone. Needs no GPU and no PyTorch.
+"""The memory of an engine on each device, computed from the configuration and the input alone, without a GPU or
+PyTorch.
 
-The tests hold these figures against the arrays that engines allocate.
+The tests compare these figures with the arrays that engines allocate.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.core.ladder import Memory
 from tilewright.ops.matmul_argmax.cpu.logits import LOGITS_BYTES as SEARCHED_BYTES
 
-# As in `generation.cuda`, which needs PyTorch: lanes and their sequences; rows of a pass of prompts; positions that a
-# slot is rounded to; steps between two copies to the host; logits at a time, where tokens are drawn; the share of free
-# memory for keys and values
+# The same values as in `generation.cuda`, which needs PyTorch: lanes and their sequences; rows of a pass of prompts;
+# the number of positions to which a slot is rounded; steps between two copies to the host; bytes of logits at a time,
+# if tokens are sampled; the share of free memory for keys and values.
 LANES, LANE, PROMPT_ROWS, ROUND, STEPS, DRAWN_BYTES, SHARE = 3, 2560, 1 << 16, 16, 128, 256 << 20, 0.7
 SAMPLING = 12 << 20  # bytes of the kernels and workspaces of `sample` on the CPU (measured: Numba 0.68, x86-64)
 RECORD, TOKEN = 2048, 64  # bytes of Python objects for a prompt in flight, and for each of its tokens
@@ -28,20 +29,20 @@ RECORD, TOKEN = 2048, 64  # bytes of Python objects for a prompt in flight, and 
 
 @dataclass(frozen=True)
 class Prompts:
-    """How many sequences there are, and the tokens of their prompts: of all together, of the longest one."""
+    """How many sequences there are, and the tokens of their prompts: in total, and of the longest one."""
 
     count: int
     tokens: int
     longest: int
 
     def first(self, count: int) -> Prompts:
-        """As many of them, or all, of the same mean length."""
+        """The first `count` of them, or all, assumed to have the same mean length."""
         count = min(count, self.count)
         return Prompts(count, -(-self.tokens * count // max(self.count, 1)), self.longest)
 
 
 class Declaring(Protocol):
-    """A model's configuration, which declares bytes; see `DecoderConfig`."""
+    """A model's configuration, which computes the bytes; see `DecoderConfig`."""
 
     @property
     def sizes(self) -> Sizes: ...
@@ -52,8 +53,8 @@ class Declaring(Protocol):
 
 class Wanted(NamedTuple):
     """What is to be generated. tokens: new ones per sequence. memory: bytes for keys and values on the CPU; on a GPU
-    all that it has. drawn: tokens are drawn by chance. logprobs: how many per token besides the token's own. cached:
-    decode steps reuse keys and values, else each computes the whole prefix again."""
+    all of its memory. drawn: tokens are sampled. logprobs: how many per token besides the token's own. cached: decode
+    steps reuse keys and values; otherwise each step computes the whole prefix again."""
 
     tokens: int
     dtype: str
@@ -64,9 +65,9 @@ class Wanted(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """at_once: sequences whose keys and values are cached. steps: of all sequences. parts: of memory, without the
-    weights and the process on a CPU. moved: bytes to and from the device's memory, at least: the prepared weights once
-    a step, and on a GPU keys and values once a token."""
+    """at_once: sequences whose keys and values are cached. steps: of all sequences. parts: of memory, on a CPU without
+    the weights and the process. moved: the fewest bytes that move to and from the device's memory: the prepared weights
+    once per step, and on a GPU keys and values once per token."""
 
     at_once: int
     steps: int
@@ -75,8 +76,8 @@ class Declared(NamedTuple):
 
 
 def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, results: int) -> Declared:
-    """prompts: of a worker. shard: of the largest shard, since slots are empty at the end of each. results: elements of
-    results that are held until they are written.
+    """prompts: of a worker. shard: of the largest shard, because slots are empty at the end of each shard. results:
+    elements of results that are kept until they are written.
 
     Raises ResourceError if the keys and values of one sequence take more than `wanted.memory`.
     """
@@ -89,7 +90,7 @@ def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, 
             remedy="allow more memory (--max-batch-memory) or fewer tokens (--max-tokens)",
         )
     mean = max(1, prompts.tokens // max(1, prompts.count))
-    joining = -(-PREFILL_ROWS // mean)  # sequences that are admitted in a step, and stay for one step per token
+    joining = -(-PREFILL_ROWS // mean)  # sequences admitted in a step; each stays one step per token
     at_once = min(wanted.memory // each, MAX_SLOTS, shard.count, joining * tokens)
     rows = min(PREFILL_ROWS + shard.longest + at_once, shard.tokens)
     if not wanted.cached:
@@ -98,10 +99,10 @@ def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, 
     workspace = rows * config.row_bytes(wanted.dtype) + 4 * at_once * sizes.width
     workspace += min(SEARCHED_BYTES, 4 * sizes.vocabulary * at_once) if config.writes_logits(wanted.dtype) else 0
     workspace += min(shard.count, WINDOW) * (RECORD + TOKEN * (shard.longest + tokens))
-    if wanted.drawn:  # two blocks of logits: one is computed while the last is still held
+    if wanted.drawn:  # two blocks of logits: one is computed while the one before still exists
         row = 4 * sizes.vocabulary
         workspace += 2 * min(at_once, max(SAMPLED_ROWS, LOGITS_BYTES // row)) * row + SAMPLING
-    if wanted.logprobs is not None:  # a line is made of a copy of the answer's objects
+    if wanted.logprobs is not None:  # a line is written from a copy of the answer's objects
         answers = min(shard.count, WINDOW) * LOGPROB_BYTES * (1 + wanted.logprobs) * tokens
         workspace += min(answers, PENDING_BYTES) + 2 * results * LOGPROB_BYTES
     steps = -(-prompts.count // max(1, at_once)) * tokens
@@ -114,8 +115,8 @@ def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, 
 
 
 def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | None = None) -> Declared:
-    """As `on_cpu`, with all memory of the GPU. allowed: bytes for keys and values; None: their share of what the
-    weights leave. Raises ResourceError if the keys and values of one sequence take more."""
+    """As `on_cpu`, with all memory of the GPU. allowed: bytes for keys and values; None: their share of the memory that
+    is left beside the weights. Raises ResourceError if the keys and values of one sequence take more."""
     sizes, tokens, itemsize = config.sizes, wanted.tokens, element_bytes(wanted.dtype)
     limit = min(prompts.longest + tokens, sizes.context)
     length = min(-(-limit // ROUND) * ROUND, sizes.context)
@@ -149,11 +150,11 @@ def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | N
         Part("keys and values", slots * each, RUNNING),
         Part("workspace", workspace, RUNNING),
     )
-    attended = prompts.count * tokens * (mean + tokens / 2)  # keys that decoding reads
+    attended = prompts.count * tokens * (mean + tokens / 2)  # number of keys that decoding reads
     return Declared(min(slots, prompts.count), steps, parts, float(steps * weights + attended * position))
 
 
 def drawing(vocabulary: int, lane: int) -> int:
-    """Bytes of a lane's rules and random numbers, the tokens drawn, and the logits that are held at once."""
+    """Bytes of a lane's rules and random numbers, of the sampled tokens, and of the logits that exist at a time."""
     row = 4 * vocabulary
     return min(max(1, DRAWN_BYTES // row), lane) * row + lane * (2 * 5 * 8 + 8 * (STEPS + 1) + 8)

@@ -1,4 +1,4 @@
-"""Prompts as a user gives them: texts or token ids, checked before an engine sees them."""
+"""Prompts as a user gives them, texts or token ids. They are checked before an engine gets them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Prompt = str | Sequence[int] | np.ndarray
 def checked_prompts(
     prompts: Sequence[Prompt], first: int, sizes: Sizes, tokenizer: Tokenizer | None, *, record: bool = False
 ) -> list[np.ndarray | UsageError | InputError]:
-    """`checked_prompt` of each. first: number of the first one, by which errors name them. record: a bad
-    prompt gives its error; else the error is raised."""
+    """`checked_prompt` of each prompt. first: the number of the first one, for messages. record: a bad prompt gives its
+    error; else the error is raised."""
     arrays = [p for p in prompts if isinstance(p, np.ndarray) and p.ndim == 1 and p.dtype.kind in "iu"]
     if arrays and len(arrays) == len(prompts):
         counts = list(map(len, arrays))
-        flat = np.concatenate(arrays)  # checked together: one call of NumPy takes as long as a prompt
+        flat = np.concatenate(arrays)  # checked together, because one call of NumPy takes as long as a prompt
         if min(counts) > 0 and max(counts) < sizes.context and flat.min() >= 0 and flat.max() < sizes.vocabulary:
             ends = np.cumsum(counts).tolist()
             flat = flat.astype(np.int64)
@@ -39,8 +39,8 @@ def checked_prompts(
 
 
 def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer | None) -> np.ndarray:
-    """Token ids int64 (n,). Raises UsageError unless there is at least one, each is in the vocabulary, and one more
-    fits into the context."""
+    """Token ids int64 (n,). Raises UsageError if there is none, if one is outside the vocabulary, or if one more
+    would exceed the context."""
     if isinstance(prompt, str):
         if tokenizer is None:
             raise UsageError(f"{name} is text, and the model has no tokenizer.json", remedy="give token ids")

@@ -1,4 +1,4 @@
-"""Random numbers that depend on nothing but their names: seed, record id, completion and step."""
+"""Random numbers that depend only on the seed, the record's id, the completion and the step."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 ROUNDS = 10
 MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))  # golden ratio and sqrt(3) - 1: what a round adds to the key
+WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))  # golden ratio and sqrt(3) - 1: each round adds them to the key
 LOW, WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -26,9 +26,10 @@ def philox(counters: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 def stream(seed: int, record: str | int, index: int) -> np.ndarray:
-    """The name of a completion's random numbers, uint32 (4,): 128 bits of BLAKE2b over all that identifies it.
+    """The identifier of a completion's random numbers, uint32 (4,): 128 bits of BLAKE2b of everything that identifies
+    it.
 
-    record: its id, where 7 and "7" differ. index: which of the n completions.
+    record: its id; 7 and "7" differ. index: which of the n completions.
     """
     name = f"{seed}/{index}/{'text' if isinstance(record, str) else 'int'}/{record}".encode(errors="surrogatepass")
     return np.frombuffer(hashlib.blake2b(name, digest_size=16).digest(), "<u4").astype(np.uint32)
@@ -42,10 +43,10 @@ def uniforms(streams: np.ndarray, steps: Sequence[int] | np.ndarray) -> np.ndarr
     streams, steps = np.asarray(streams, np.uint32), np.asarray(steps, np.uint64)
     counters = np.column_stack([steps & LOW, steps >> WORD, streams[:, 2:]]).astype(np.uint32)
     words = philox(counters, streams[:, :2]).astype(np.uint64)
-    bits = (words[:, 0] << np.uint64(20)) | (words[:, 1] >> np.uint64(12))  # 52: with 53 the half below would round
+    bits = (words[:, 0] << np.uint64(20)) | (words[:, 1] >> np.uint64(12))  # 52 bits: with 53, + 0.5 would round
     return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
 
 def uniform(seed: int, record: str | int, index: int, step: int) -> float:
-    """One number in (0, 1): of this seed, record id, completion and token, and of nothing else."""
+    """One number in (0, 1), which depends only on this seed, record id, completion and token."""
     return float(uniforms(stream(seed, record, index)[None], [step])[0])

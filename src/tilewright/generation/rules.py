@@ -1,10 +1,11 @@
-"""From logits to tokens: sampling parameters become the rules of `ops.sample`; and when a completion ends.
+"""From logits to tokens: sampling parameters become the rules of `ops.sample`. Also decides when a completion ends.
 
-    raw logits -> logit_bias -> repetition_penalty -> frequency_penalty and presence_penalty
+raw logits -> logit_bias -> repetition_penalty -> frequency_penalty and presence_penalty
       -> min_tokens, suppress_tokens, bad_words, no_repeat_ngram_size -> allowed_token_ids
       -> temperature -> top_k -> top_p -> min_p -> inverse CDF
 
-The order is vLLM's, except that vLLM applies min_p before top_k. Where tokens are forbidden makes no difference.
+The order is vLLM's, except that vLLM applies min_p before top_k. Where in this order tokens are forbidden makes no
+difference.
 """
 
 from collections import Counter
@@ -20,13 +21,13 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.ops.core.gpu.tensors import on_gpu
 from tilewright.ops.sample import Edits, Rules, rules, sample
 
-CACHED_WORDS = 256  # lists of bad words whose tokens are cached
+CACHED_WORDS = 256  # the tokens of so many lists of bad words are cached
 
 
 class Choices(NamedTuple):
-    """tokens: int64 (n,), -1 where bad. logprobs: a dict token id -> log-probability for each row that asked, else
-    None; the chosen token first, then the best ones. bad: bool (n,), rows with a NaN or an infinity, or with no token
-    left to choose."""
+    """tokens: int64 (n,), -1 if bad. logprobs: for each row that asked for them, a dict token id -> log-probability:
+    the chosen token first, then the best ones; otherwise None. bad: bool (n,), rows with a NaN or an infinity, or
+    without a token that may be chosen."""
 
     tokens: np.ndarray
     logprobs: list[dict[int, float] | None]
@@ -34,8 +35,8 @@ class Choices(NamedTuple):
 
 
 class BadWords:
-    """Bad words as sequences of tokens, each without and with a blank before it. tokens_of: encodes a part of a text.
-    None: there is no tokenizer. A call raises UsageError then."""
+    """Bad words as sequences of tokens, each without and with a blank before it. tokens_of: encodes a part of a text;
+    None: there is no tokenizer, and a call raises UsageError."""
 
     def __init__(self, tokens_of: Callable[[str], list[int]] | None) -> None:
         self.tokens_of = tokens_of
@@ -65,13 +66,13 @@ def choose(
     eos_token_ids: Collection[int] = (),
     words: BadWords = NO_WORDS,
 ) -> Choices:
-    """The next token of n completions; a row's choice and its bits depend on that row alone.
+    """The next token of n completions. A row's choice and its bits depend only on that row.
 
-    logits: float32 (n, V), NumPy's, or a torch tensor on a GPU, where they are then sampled. uniforms: float64 (n,) in
-    (0, 1); greedy rows ignore theirs. seen: token ids of prompt and completion so far; used where a rule depends on
-    them. steps: tokens of the completion so far, the last ones of `seen`. words: bad_words as sequences of tokens.
-    Log-probabilities are those of the raw logits, computed in float64 and rounded to float32. Raises UsageError if a
-    row's part is missing.
+    logits: float32 (n, V), an array of NumPy, or a torch tensor on a GPU, where it is then sampled. uniforms: float64
+    (n,) in (0, 1); greedy rows ignore theirs. seen: token ids of the prompt and the completion up to now; used if a
+    rule depends on them. steps: number of tokens of the completion up to now, the last ones of `seen`. words: bad_words
+    as sequences of tokens. Log-probabilities are those of the raw logits, computed in float64 and rounded to float32.
+    Raises UsageError if a row's part is missing.
     """
     n = len(logits)
     if logits.ndim != 2 or not n == len(params) == len(uniforms) == len(seen) == len(steps):
@@ -123,7 +124,7 @@ def _rules(params, uniforms, seen, steps, eos_token_ids: Collection[int], words:
 
 
 def _edits(p: SamplingParams, seen: Sequence[int], step: int) -> Edits:
-    """What is added to a row's logits, and the only tokens that may be chosen."""
+    """What is added to a row's logits, and which tokens may be chosen, if not all."""
     after: dict[int, float] = {}
     if p.presence_penalty or p.frequency_penalty:
         counts = Counter(seen[len(seen) - step :])
@@ -171,7 +172,7 @@ def failed(params: SamplingParams) -> str:
 
 
 class Finish(NamedTuple):
-    """reason: "stop", "length" or None: it goes on. cut: characters of the text to keep; None: all."""
+    """reason: "stop", "length", or None if it continues. cut: characters of the text to keep; None: all."""
 
     reason: str | None
     cut: int | None = None
@@ -183,13 +184,13 @@ def finish(
     eos_token_ids: Collection[int],
     text_of: Callable[[Sequence[int]], str] | None = None,
 ) -> Finish:
-    """Whether a completion ends with its last token; to be asked after each.
+    """Whether a completion ends with its last token. Call it after each token.
 
-    token_ids: the tokens of the completion so far, without the prompt. text_of: decodes tokens; needed for `stop` only.
-    A token that ends it stays in token_ids; a stop string and what follows it are cut from the text, or only what
-    follows it with include_stop_str_in_output. Like vLLM, a stop string counts when it ends in the text after
-    min_tokens. Of several the first in the text counts, of two that begin together the shorter one. Raises UsageError
-    for stop strings without `text_of`.
+    token_ids: the tokens of the completion up to now, without the prompt. text_of: decodes tokens; needed only for
+    `stop`. A token that ends the completion stays in token_ids. A stop string and the text after it are cut, or with
+    include_stop_str_in_output only the text after it. As in vLLM, a stop string counts if it ends after min_tokens. Of
+    several stop strings the first in the text counts; of two that begin at the same character, the shorter one.
+    Raises UsageError for stop strings without `text_of`.
     """
     count = len(token_ids)
     if not count or count < params.min_tokens:

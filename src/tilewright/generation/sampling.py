@@ -12,17 +12,17 @@ from tilewright.formats.sampling_fields import ALIASES, HONOURED, is_known, refu
 MAX_N = 16384  # vLLM's default limit
 MAX_TEMPERATURE = 2.0  # vLLM's and OpenAI's
 MAX_LOGPROBS = 20  # vLLM's default max_logprobs: a record cannot ask for the whole vocabulary at every token
-MAX_SHIFT, MAX_BIAS = 2.0, 100.0  # OpenAI's: of presence and frequency penalty, of a token's bias
-MAX_INTEGER = 2**31 - 1  # no vocabulary and no context is larger: a count above it means the same
-MAX_STRINGS, MAX_CHARACTERS = 1024, 1 << 16  # of stop strings and of bad words, all compared at every token
-TOKEN_BYTES, LOGPROB_BYTES = 64, 112  # of Python objects: a token of an answer, an entry of its log-probabilities
-MAX_ANSWER = 1 << 20  # n * max_tokens * (logprobs + 1): some 100 MB of Python objects
+MAX_SHIFT, MAX_BIAS = 2.0, 100.0  # OpenAI's limits: of presence and frequency penalty, of a token's bias
+MAX_INTEGER = 2**31 - 1  # no vocabulary and no context is larger, so a larger count has the same meaning
+MAX_STRINGS, MAX_CHARACTERS = 1024, 1 << 16  # of stop strings and bad words, which are all compared at every token
+TOKEN_BYTES, LOGPROB_BYTES = 64, 112  # bytes of Python objects: a token of an answer, an entry of its log-probabilities
+MAX_ANSWER = 1 << 20  # limit of n * max_tokens * (logprobs + 1): about 100 MB of Python objects
 
 
 class ParameterError(UsageError):
-    """The value of a sampling parameter breaks its rule. parameter: as the user spelled it; value: as text.
+    """The value of a sampling parameter breaks its rule. parameter: with the user's spelling. value: as text.
 
-    rule: may have a {} where it names `other`, a second parameter.
+    rule: may contain {}, which stands for `other`, a second parameter.
     """
 
     parameter: str
@@ -34,7 +34,7 @@ class ParameterError(UsageError):
         self.written, self.other = rule, other
 
     def spelled(self, spell: Callable[[str], str]) -> UsageError:
-        """The same with both parameters' names as `spell` gives them, such as "--max-tokens"."""
+        """The same error with the names of both parameters as `spell` gives them, such as "--max-tokens"."""
         rule = self.written.replace("{}", spell(self.other)) if self.other else self.written
         return UsageError(parameter=spell(self.parameter), value=self.value, rule=rule)
 
@@ -44,7 +44,8 @@ class ParameterTypeError(ParameterError, WrongType):
 
 
 class _Rule(NamedTuple):
-    """kind: Integral, Real or bool. holds: true for an allowed value of that kind. words: both, for a message."""
+    """kind: Integral, Real or bool. holds: true for an allowed value of that kind. words: kind and range, for a
+    message."""
 
     kind: type
     holds: Callable[[Any], bool]
@@ -73,7 +74,7 @@ _RULES = {
     "top_p": _Rule(Real, lambda p: 0 < p <= 1, "a number above 0 and at most 1"),
     "top_k": _Rule(Integral, lambda k: k >= -1, "an integer of at least 1, or 0 for all tokens"),
     "min_p": _Rule(Real, lambda p: 0 <= p <= 1, "a number from 0 to 1"),
-    "repetition_penalty": _Rule(Real, lambda r: 1e-9 <= r <= 1e9, "a number from 1e-9 to 1e9"),  # float32 logits
+    "repetition_penalty": _Rule(Real, lambda r: 1e-9 <= r <= 1e9, "a number from 1e-9 to 1e9"),  # for float32 logits
     "presence_penalty": _SHIFT,
     "frequency_penalty": _SHIFT,
     "no_repeat_ngram_size": _Rule(Integral, lambda n: n >= 0, "an integer of at least 1, or 0 for none"),
@@ -92,21 +93,21 @@ _RULES = {
 class SamplingParams:
     """How the tokens of a completion are chosen. Raises UsageError with the parameter, its value and the rule.
 
-    n: completions of a prompt; 1 when greedy. temperature: divides the logits; 0 is greedy.
-    top_k: keep the k best tokens, 0 or -1 all. top_p: keep the fewest best ones whose probability reaches p. min_p:
-    keep tokens at least min_p times as probable as the best. The three apply in this order.
-    logit_bias: {token id: number from -100 to 100 that is added to its logit}; stored as sorted pairs.
-    repetition_penalty: divides positive and multiplies negative logits of tokens seen in prompt or completion.
-    frequency_penalty: is subtracted from a token's logit for each time it is in the completion; presence_penalty: once.
-    allowed_token_ids: no other token is chosen; None: all. suppress_tokens: tokens that are never chosen. bad_words:
-    strings, with and without a blank before them, whose last token is not chosen after their other ones.
-    no_repeat_ngram_size: no sequence of so many tokens occurs twice in prompt and completion (transformers' rule).
-    seed: None or -1: the job's. stop: strings that end a completion, which is cut before them, or after them with
-    include_stop_str_in_output. stop_token_ids: tokens that end it. ignore_eos: end-of-text is a token like others.
-    max_tokens, min_tokens: of a completion; before min_tokens neither end-of-text nor stop tokens are chosen, and no
+    n: completions of a prompt; 1 when greedy. temperature: divides the logits; 0 is greedy. top_k: keep the k best
+    tokens, 0 or -1 all. top_p: keep the fewest best ones whose probability reaches p. min_p: keep tokens that are at
+    least min_p times as probable as the best. These three apply in this order. logit_bias: {token id: number from -100
+    to 100 that is added to its logit}; stored as sorted pairs. repetition_penalty: divides positive logits and
+    multiplies negative logits of tokens that occur in the prompt or the completion. frequency_penalty: is subtracted
+    from a token's logit for each time that it occurs in the completion. presence_penalty: is subtracted once.
+    allowed_token_ids: only these tokens are chosen; None: all. suppress_tokens: tokens that are never chosen.
+    bad_words: strings, with and without a blank before them; their last token is not chosen after their other tokens.
+    no_repeat_ngram_size: no sequence of so many tokens occurs twice in the prompt and the completion (transformers'
+    rule). seed: None or -1: the job's. stop: strings that end a completion, which is cut before them, or after them
+    with include_stop_str_in_output. stop_token_ids: tokens that end it. ignore_eos: end-of-text is a token like others.
+    max_tokens, min_tokens: of a completion. Before min_tokens neither end-of-text nor stop tokens are chosen, and no
     stop string ends it. logprobs: report the log-probabilities of the chosen token and of this many best ones.
 
-    Counts above 2**31 - 1 count as that. `rules` says in which order the rules apply.
+    Counts above 2**31 - 1 count as 2**31 - 1. `rules` gives the order in which the rules apply.
     """
 
     n: int = 1
@@ -153,12 +154,12 @@ class SamplingParams:
 
     @classmethod
     def of(cls, **values: Any) -> "SamplingParams":
-        """Parameters by vLLM's, OpenAI's or Hugging Face's names; None counts as not given, do_sample=False as
+        """Parameters by the names of vLLM, OpenAI or Hugging Face. None counts as not given, do_sample=False as
         temperature 0.
 
-        `formats.sampling_fields` has the names. Harmless ones are ignored. Raises UsageError for a parameter that would
-        change the answer and is not honoured, for an unknown name, with the nearest known one, and for a parameter
-        given twice.
+        `formats.sampling_fields` has the names. Names without an effect on the answer are ignored. Raises UsageError
+        for a parameter that would change the answer and is not supported, for an unknown name, with the most similar
+        known one, and for a parameter that is given twice.
         """
         return cls().merged(values)
 
@@ -193,29 +194,29 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the best token is taken, without chance."""
+        """Whether the best token is always chosen."""
         return self.temperature == 0
 
     @property
     def shifts(self) -> bool:
-        """Whether something is added to logits."""
+        """Whether something is added to the logits."""
         return bool(self.presence_penalty or self.frequency_penalty or self.logit_bias)
 
     @property
     def bans(self) -> bool:
-        """Whether tokens are forbidden, by lists or by what came before; `min_tokens` is not counted."""
+        """Whether tokens are forbidden, by lists or by earlier tokens; `min_tokens` does not count."""
         return bool(
             self.bad_words or self.suppress_tokens or self.no_repeat_ngram_size or self.allowed_token_ids is not None
         )
 
     @property
     def plain(self) -> bool:
-        """Whether logits are sampled as they are, whatever came before."""
+        """Whether logits are sampled unchanged, independent of earlier tokens."""
         return self.repetition_penalty == 1 and not self.shifts and not self.bans
 
     @property
     def needs_best_only(self) -> bool:
-        """Whether, from min_tokens on, the best token is all that is needed of the logits."""
+        """Whether, from min_tokens on, only the best token is needed, and not its logits."""
         return self.greedy and self.logprobs is None and self.plain
 
     @property
@@ -225,7 +226,7 @@ class SamplingParams:
         return best | ({"sample"} if not self.needs_best_only or self.min_tokens else set())
 
     def answer_bytes(self, context: int) -> int:
-        """Bytes of Python objects that an answer takes at most; context: positions of the model."""
+        """The most bytes of Python objects that an answer takes. context: positions of the model."""
         each = TOKEN_BYTES + (0 if self.logprobs is None else LOGPROB_BYTES * (1 + self.logprobs))
         return self.n * min(self.max_tokens, context) * each
 
@@ -277,7 +278,7 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it is Unicode: no half of a surrogate pair."""
+    """Whether the text is valid Unicode, without half a surrogate pair."""
     try:
         return bool(value.encode())
     except UnicodeEncodeError:
@@ -285,7 +286,7 @@ def _is_text(value: str) -> bool:
 
 
 def _token_ids(name: str, value: Any) -> tuple[int, ...]:
-    """Token ids from one, a list or None, each once."""
+    """Token ids from one id, a list or None, without repetitions."""
     ids = () if value is None else (value,) if isinstance(value, Integral) else value
     listed = isinstance(ids, Iterable) and not isinstance(ids, str | bytes | Mapping)
     ids = tuple(ids) if listed else (None,)
@@ -298,8 +299,8 @@ def _token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _biases(value: Any) -> tuple[tuple[int, float], ...]:
-    """(token id, bias), by id, from a mapping of ids, which JSON writes as texts, from pairs, or None. A bias of null
-    is none: a Parquet struct has every row's ids in each row."""
+    """(token id, bias), sorted by id, from a mapping, from pairs, or None. In JSON the ids of a mapping are texts. A
+    bias of null counts as not given, because a Parquet struct has the ids of all rows in each row."""
     pairs = () if value is None else value.items() if isinstance(value, Mapping) else value
     words = "an object of token ids, each with a number from -100 to 100,"
     found: dict[int, float] = {}
@@ -325,7 +326,7 @@ def _refusal(name: str, value: Any, words: str, other: str = "") -> ParameterErr
 
 
 def _check_name(name: str, value: Any) -> None:
-    """Raises UsageError for a name that is no parameter, unless its value changes nothing."""
+    """Raises UsageError for a name that is not a parameter, unless its value has no effect."""
     if rule := refusal(name, value, body=True):
         raise ParameterError(name, shown(value), rule)
     if not is_known(name, body=True):

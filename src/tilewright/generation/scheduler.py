@@ -1,6 +1,6 @@
-"""Which sequences run: waiting ones are admitted when a slot of the caches is free, in the order of their tokens.
+"""Which sequences run. Waiting ones are admitted when a slot of the caches is free, in the order of their tokens.
 
-Neighbours in that order have prefixes in common, whose keys and values are copied. A greedy request that equals an
+Neighbours in that order have common prefixes, whose keys and values are copied. A greedy request that equals an
 unfinished one is not computed again.
 """
 
@@ -17,20 +17,20 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.sequences import Group, Request, Running
 from tilewright.ops.attention import Cache, span
 
-WINDOW = 4096  # requests between the oldest unfinished one and the newest read: what sorting can work with
-PREFILL_ROWS = 1536  # rows of prompts in a step: enough for the matrix products, little enough for the caches
-MAX_SLOTS = 768  # sequences at once: beyond it the matrix products gain nothing more
+WINDOW = 4096  # the most requests from the oldest unfinished one to the newest; sorting works within them
+PREFILL_ROWS = 1536  # rows of prompts in a step: enough for fast matrix products, few enough for the caches
+MAX_SLOTS = 768  # sequences at once: with more, the matrix products are not faster
 
 
 class Scheduler:
-    """Sequences that wait and that run, and the slots of the caches.
+    """The waiting and the running sequences, and the slots of the caches.
 
-    memory: bytes for keys and values. seed: for requests that have none. length: positions per slot. shares: prompts
+    memory: bytes for keys and values. seed: for requests without a seed. length: positions per slot. shares: prompts
     share prefixes. caches_keys: decode steps reuse keys and values.
     """
 
-    most = MAX_SLOTS  # sequences that run at once
-    recomputed = PREFILL_ROWS  # positions of all slots, where each step computes them all again
+    most = MAX_SLOTS  # the most sequences that run at once
+    recomputed = PREFILL_ROWS  # positions of all slots, if each step computes all of them again
 
     def __init__(self, model: Decoder, memory: int, seed: int) -> None:
         self.model, self.memory, self.seed = model, memory, seed
@@ -58,12 +58,13 @@ class Scheduler:
         return bool(self.waiting) or self.is_busy
 
     def unfinished(self) -> float:
-        """How much work is left, in requests: by positions, as a share of the most that they may take."""
+        """How much work is left, in requests. Each counts by its remaining positions, as a share of its limit."""
         every = chain(self.waiting, self.running)
         return sum((1 - s.cached / s.limit) * len(s.group.numbers) / s.group.request.params.n for s in every)
 
     def add(self, request: Request, number: int) -> None:
-        """A request becomes n waiting sequences, or is answered by an equal greedy one that is unfinished."""
+        """Turn a request into n waiting sequences. If an equal greedy request is unfinished, it gets the answer of that
+        one."""
         ids, params = np.asarray(request.token_ids, np.int64), request.params
         key = ids.tobytes(), self.kind_of(params)
         if self.shares and params.greedy and key in self.greedy_groups:
@@ -83,8 +84,8 @@ class Scheduler:
         self.is_sorted = False
 
     def kind_of(self, params: SamplingParams) -> int:
-        """A number that is equal for equal parameters, as long as few others come between: a hash of the parameters
-        takes longer than a prompt."""
+        """A number for parameters. It is equal for equal parameters, as long as not many different ones come between.
+        Hashing the parameters every time would take longer than a prompt."""
         if params is not self.last_kind[0]:
             if len(self.kinds) == WINDOW:
                 self.kinds.clear()
@@ -92,8 +93,8 @@ class Scheduler:
         return self.last_kind[1]
 
     def admit(self, rows: int = PREFILL_ROWS, running: int = 0) -> list[Running]:
-        """Waiting sequences for which a slot is free, each with its slot. rows: of prompts, after which no other
-        sequence is admitted. running: sequences that run already."""
+        """Waiting sequences for which a slot is free, each with its slot. rows: number of rows of prompts, after which
+        no other sequence is admitted. running: number of sequences that run already."""
         if not self.is_sorted:
             self.waiting.sort(key=lambda s: s.tokens, reverse=True)  # the last is admitted first
             self.is_sorted = True
@@ -102,7 +103,7 @@ class Scheduler:
             sequence = self.waiting[-1]
             if sequence.limit > self.length:
                 if self.is_busy or admitted:
-                    break  # longer slots are allocated once no sequence uses these
+                    break  # longer slots are allocated when no sequence uses these any more
                 self.allocate()
             if not self.free_slots:
                 break
@@ -112,16 +113,16 @@ class Scheduler:
         return admitted
 
     def allocate(self) -> None:
-        """Caches for the longest waiting sequence, with as many slots as the memory holds."""
+        """Allocate caches for the longest waiting sequence, with as many slots as fit into the memory."""
         self.length = max(sequence.limit for sequence in self.waiting)
         slots = self.slots_within_memory(MAX_SLOTS)
-        self.caches = []  # freed before new memory is taken
+        self.caches = []  # freed before new memory is allocated
         self.caches = self.model.attention.caches(slots, self.length)
         self.free_slots = list(range(slots))[::-1]
 
     def slots_within_memory(self, most: int) -> int:
-        """How many sequences of `self.length` positions the memory holds, at most `most`. Raises ResourceError if
-        none."""
+        """The number of slots of `self.length` positions that fit into the memory, at most `most`. Raises ResourceError
+        if none does."""
         each = self.model.attention.cache_bytes(self.length)
         if self.memory < each:
             raise ResourceError(
@@ -134,7 +135,7 @@ class Scheduler:
         return min(self.memory // each, most)
 
     def finish(self, sequence: Running) -> Group | None:
-        """Evict a finished sequence from its slot. Returns its group if that is complete now."""
+        """Remove a finished sequence from its slot. Returns its group if that is complete now."""
         self.free_slots.append(sequence.slot)
         group = sequence.group
         if not group.is_complete:
@@ -143,14 +144,15 @@ class Scheduler:
         return group
 
     def retry(self, sequence: Running) -> None:
-        """Let a sequence wait again, for a prefill without a copied prefix: the prefix may come from a bad prompt."""
+        """Let a sequence wait again, for a prefill without a copied prefix: its prefix may come from a prompt with bad
+        values."""
         self.free_slots.append(sequence.slot)
         sequence.shares, sequence.apart = False, True
         self.waiting.append(sequence)
         self.is_sorted = False
 
     def release(self) -> None:
-        """The end: the next engine of this model reuses the caches."""
+        """Leave the caches to the next engine of this model."""
         if self.caches:
             self.model.attention.leave(self.caches)
 
@@ -158,7 +160,7 @@ class Scheduler:
 def rows_of(batch: list[Running]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Token ids and positions of the rows of a step, int64 (rows,), and the spans of the sequences, int64 (n, 5).
 
-    A prompt whose prefix equals that of the prompt before it has rows for the rest only.
+    If a prompt shares its prefix with the prompt before it, it has only rows for the rest.
     """
     spans: list[tuple[int, ...]] = []
     ids: list[int] = []
@@ -179,6 +181,7 @@ def rows_of(batch: list[Running]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def common_prefix(before: list[int], tokens: list[int]) -> int:
-    """Tokens that both start with; the last of `tokens` is never counted, because its logits are needed."""
+    """The number of tokens with which both start. The last of `tokens` is never counted, because its logits are
+    needed."""
     limit = min(len(before), len(tokens) - 1)
     return next((i for i in range(limit) if before[i] != tokens[i]), limit)

@@ -1,5 +1,5 @@
-"""What a user wants to have scored: pairs of a context and a continuation, or texts alone; as token ids, and cut to the
-model's context if that is wanted."""
+"""The texts that a user wants to score: pairs of a context and a continuation, or texts alone. They become token ids,
+and are cut to the model's context on request."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class Score:
     """The log-probabilities of a continuation, or of all tokens of a text alone.
 
     token_ids: of the scored tokens. logprobs: natural logarithm of each one's probability, given all tokens before it.
-    logprob: their sum. is_greedy: every token is the likeliest one, the lowest id of equals. cut: tokens of the context
-    that the model did not read. error: with errors="record", why the text has no scored tokens; logprob is NaN then.
+    logprob: their sum. is_greedy: every token is the likeliest one; if several are equal, the lowest id. cut: number of
+    context tokens that the model did not read. error: with errors="record", why the text has no scored tokens; its
+    logprob is NaN then.
     """
 
     token_ids: list[int]
@@ -41,7 +42,7 @@ class Score:
 
 
 class Pieces(NamedTuple):
-    """One record as the scorer computes it. wanted: one for a pair, several windows for a long text."""
+    """One record in the form that the scorer computes. wanted: one for a pair, several windows for a long text."""
 
     wanted: list[Wanted]
     cut: int = 0
@@ -57,7 +58,7 @@ class Pieces(NamedTuple):
         return any(one.failed for one in self.wanted)
 
     def score(self) -> Score:
-        """Once all are computed."""
+        """The score; call it when all are computed."""
         ids = np.concatenate([one.tokens[one.start :] for one in self.wanted])
         values = np.concatenate([one.logprobs for one in self.wanted])
         greedy = all(one.greedy for one in self.wanted)
@@ -65,15 +66,15 @@ class Pieces(NamedTuple):
 
 
 class ScoringLimits(NamedTuple):
-    """Of a model and a job. context: tokens that the model reads at once. start: the token that comes before a text
-    alone and before the continuation of an empty context; None: there is none. truncate: cut what is too long."""
+    """Limits of a model and a job. context: tokens that the model reads at once. start: the token that stands before a
+    text alone, and before a continuation with an empty context; None: there is none. truncate: cut what is too long."""
 
     context: int
     start: int | None
     truncate: bool
 
     def of_pair(self, context: Sequence[int], continuation: Sequence[int]) -> Pieces:
-        """A continuation, at least one token. Raises UsageError for tokens that do not fit."""
+        """The pieces of a continuation with at least one token. Raises UsageError for tokens that do not fit."""
         before = list(context) or [self.start_token("the context is empty")]
         if not continuation:
             raise UsageError("the continuation has no token of its own; at least one is wanted")
@@ -88,15 +89,17 @@ class ScoringLimits(NamedTuple):
         return Pieces([Wanted(tokens, len(before) - cut)], cut)
 
     def of_text(self, tokens: Sequence[int]) -> Pieces:
-        """All tokens of a text, at least one, after the start token. A text that is longer than the context is cut into
-        windows: the last one is full, and none scores a token twice. Source: lm-evaluation-harness,
-        `get_rolling_token_windows`."""
+        """The pieces of a text with at least one token, with the start token before it.
+
+        A text that is longer than the context is divided into windows. The last window is full, and no token is scored
+        twice. Source: lm-evaluation-harness, `get_rolling_token_windows`.
+        """
         if not tokens:
             raise UsageError("the text has no token; at least one is wanted")
         if len(tokens) > self.context and not self.truncate:
             raise UsageError(self.too_long(f"the text has {len(tokens):,} tokens"), remedy=TRUNCATE)
         every = np.array([self.start_token("a text stands alone"), *tokens], np.int64)
-        found, done = [], 0  # tokens of the text that are scored
+        found, done = [], 0  # number of tokens of the text that are scored
         while done < len(tokens):
             end = min(done + self.context, len(tokens))
             first = max(end - self.context, 0)
@@ -120,8 +123,8 @@ PREFIX = "give the token (prefix_token=ID, --prefix-token ID on the command line
 
 
 def split_pair(context: str, continuation: str, encode: Encode) -> tuple[list[int], list[int]]:
-    """Token ids of a context and its continuation, as lm-evaluation-harness cuts them: the text is encoded whole, and
-    spaces at the end of the context belong to the continuation."""
+    """Token ids of a context and its continuation, divided as in lm-evaluation-harness: the whole text is encoded at
+    once, and spaces at the end of the context belong to the continuation."""
     stripped = context.rstrip()
     context, continuation = stripped, context[len(stripped) :] + continuation
     before = encode(context) if context else []
@@ -129,7 +132,8 @@ def split_pair(context: str, continuation: str, encode: Encode) -> tuple[list[in
 
 
 def pieces_of_tokens(context: Tokens | None, scored: Tokens, limits: ScoringLimits, encode: Encode | None) -> Pieces:
-    """A pair, or a text alone where the context is None; token ids are in the vocabulary. Raises UsageError."""
+    """The pieces of a pair, or of a text alone if the context is None. Token ids are in the vocabulary. Raises
+    UsageError."""
 
     def ids(tokens: Tokens) -> Sequence[int]:
         if not isinstance(tokens, str):
@@ -146,7 +150,8 @@ def pieces_of_tokens(context: Tokens | None, scored: Tokens, limits: ScoringLimi
 
 
 def pieces_of(record: Scorable, name: str, limits: ScoringLimits, encode: Encode | None, vocabulary: int) -> Pieces:
-    """A record of `LanguageModel.score`. name: in messages. Raises UsageError for one that cannot be scored."""
+    """The pieces of a record of `LanguageModel.score`. name: for messages. Raises UsageError for one that cannot be
+    scored."""
     try:
         if not isinstance(record, tuple):
             return pieces_of_tokens(None, checked(record, vocabulary), limits, encode)

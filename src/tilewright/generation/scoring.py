@@ -1,11 +1,11 @@
-"""Log-probabilities of given tokens: every row of a text is computed at once, and only the scored ones reach the output
-matrix.
+"""Log-probabilities of given tokens. Every row of a text is computed at once, and only the scored rows are multiplied
+by the output matrix.
 
-Texts are sorted by their tokens, so that neighbours share prefixes. A text that begins as the one before it copies the
-keys and values of that prefix, also from the batch before. Texts with the same tokens, such as a question with four
+Texts are sorted by their tokens, so that neighbours share prefixes. A text that begins like the one before it copies
+the keys and values of that prefix, also from the batch before. Texts with the same tokens, such as a question with four
 answers of one token, are computed once. Many texts are packed into one forward pass without padding.
 
-The answer to a text does not depend on the others, because no operation of the model lets sequences see each other.
+The answer to a text does not depend on the others, because in no operation of the model one sequence reads another.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from tilewright.generation.attention import CpuBatch
 from tilewright.generation.decoder import ScoringDecoder
 from tilewright.ops.attention import Cache, span
 
-WINDOW = 4096  # texts that are sorted together, at most
-WINDOW_TOKENS = 1 << 20  # and their tokens, which are Python objects of 40 bytes meanwhile
-ROWS = 1536  # rows of a forward pass: enough for the matrix products, little enough for the caches
+WINDOW = 4096  # the most texts that are sorted together
+WINDOW_TOKENS = 1 << 20  # the most tokens of these texts; meanwhile they are Python objects of 40 bytes
+ROWS = 1536  # rows of a forward pass: enough for fast matrix products, few enough for the caches
 MAX_SLOTS = 256  # texts of a forward pass
-SHORTEST = 64  # positions of the smallest slots; each further class has twice as many
+SHORTEST = 64  # positions of the smallest slots; each larger class has twice as many
 
 
 @dataclass(slots=True, eq=False)
 class Wanted:
-    """Tokens to score. tokens: int64 (n,), of the context and the continuation, n > 1. start: of the continuation,
-    above 0. logprobs: float32 (n - start,), once known; greedy: whether each token is the likeliest one."""
+    """Tokens to score. tokens: int64 (n,), of the context and the continuation, n > 1. start: index of the
+    continuation, above 0. logprobs: float32 (n - start,), when computed. greedy: whether each token is the likeliest
+    one."""
 
     tokens: np.ndarray
     start: int
@@ -45,9 +46,9 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class Text:
-    """Tokens that the model reads, without the last one of a continuation, and what is wanted of them.
+    """Tokens that the model reads, without the last one of a continuation, and the scores that are wanted of them.
 
-    first: positions copied from the text before. slot: in the caches.
+    first: number of positions copied from the text before. slot: in the caches.
     """
 
     tokens: list[int]
@@ -57,13 +58,13 @@ class Text:
 
     @property
     def kept(self) -> int:
-        """The first position whose hidden state is needed: it predicts the first token of a continuation."""
+        """The first position whose hidden state is needed. It predicts the first token of a continuation."""
         return min(wanted.start for wanted in self.wanted) - 1
 
 
 class Scorer:
-    """Scores texts on one model on the CPU. memory: bytes for keys and values, None: the device's default. after_pass:
-    called after each forward pass."""
+    """Scores texts with one model on the CPU. memory: bytes for keys and values; None: the device's default.
+    after_pass: is called after each forward pass."""
 
     def __init__(self, model: ScoringDecoder, memory: int | None = None) -> None:
         self.model, self.memory = model, model.attention.memory if memory is None else memory
@@ -72,10 +73,10 @@ class Scorer:
         self.caches: list[Cache] = []
         self.length = 0
         self.after_pass: Callable[[], object] = lambda: None
-        self.before: Text | None = None  # the last text of the last batch, whose slot is intact
+        self.before: Text | None = None  # the last text of the last batch; its slot is unchanged
 
     def run(self, source: Iterable[Wanted]) -> Iterator[Wanted]:
-        """Each wanted with its log-probabilities, in their order; they are read as they are needed."""
+        """Yield each `Wanted` with its log-probabilities, in their order. They are read as they are needed."""
         items = iter(source)
         try:
             while block := window(items):
@@ -87,7 +88,7 @@ class Scorer:
             self.caches, self.before = [], None
 
     def score(self, block: Sequence[Wanted]) -> None:
-        """Fill in the answers of a block."""
+        """Compute the answers of a block."""
         for length, texts in by_length(block, self.model.sizes.context, unique=self.shares):
             texts.sort(key=lambda text: text.tokens)
             self.allocate(length, len(texts))
@@ -98,7 +99,7 @@ class Scorer:
                 at += len(batch)
                 self.after_pass()
         for wanted in block:
-            if wanted.failed:  # the copied prefix, or a neighbour in a panel of keys, may be what was not finite
+            if wanted.failed:  # the bad value may come from the copied prefix, or from a neighbour in a panel of keys
                 self.before = None
                 text = Text(wanted.tokens[:-1].tolist(), [wanted])
                 self.allocate(slot_length(len(text.tokens), self.model.sizes.context), 1)
@@ -106,8 +107,8 @@ class Scorer:
                 self.before = None
 
     def allocate(self, length: int, texts: int) -> None:
-        """Caches whose slots have `length` positions, for at least one text and the one before. Raises ResourceError if
-        the memory does not hold one."""
+        """Allocate caches whose slots have `length` positions, for at least one text and the one before. Raises
+        ResourceError if one slot does not fit into the memory."""
         each = self.model.attention.cache_bytes(length)
         if self.memory < each:
             raise ResourceError(
@@ -119,7 +120,7 @@ class Scorer:
             return
         if self.caches:
             self.model.attention.leave(self.caches)
-        self.caches, self.before, self.length = [], None, length  # freed before new memory is taken
+        self.caches, self.before, self.length = [], None, length  # freed before new memory is allocated
         self.caches = self.model.attention.caches(slots, length)
 
     def batch(self, texts: Sequence[Text], at: int) -> list[Text]:
@@ -138,7 +139,7 @@ class Scorer:
         return found
 
     def compute(self, texts: list[Text]) -> None:
-        """One forward pass, and the log-probabilities of what is wanted of its texts."""
+        """Compute one forward pass, and the log-probabilities that are wanted of its texts."""
         ids: list[int] = []
         positions: list[int] = []
         spans: list[tuple[int, ...]] = []
@@ -158,7 +159,7 @@ class Scorer:
         self.answer(texts, hidden, np.cumsum(kept) - kept)
 
     def answer(self, texts: list[Text], hidden: np.ndarray, starts: np.ndarray) -> None:
-        """The log-probabilities of a pass. starts: the row of each text's first hidden state."""
+        """Store the log-probabilities of a pass. starts: the row of each text's first hidden state."""
         pairs = [(wanted, int(start) + wanted.start - 1 - text.kept)
                  for text, start in zip(texts, starts, strict=True) for wanted in text.wanted]  # fmt: skip
         targets = [wanted.tokens[wanted.start :] for wanted, _ in pairs]
@@ -172,7 +173,7 @@ class Scorer:
 
 
 def window(items: Iterator[Wanted]) -> list[Wanted]:
-    """The next ones that are sorted together."""
+    """The next items, which are sorted together."""
     found, tokens = list[Wanted](), 0
     for wanted in items:
         found.append(wanted)
@@ -183,12 +184,12 @@ def window(items: Iterator[Wanted]) -> list[Wanted]:
 
 
 def slot_length(tokens: int, context: int) -> int:
-    """Positions of the slots for a text: a power of two, at most the context."""
+    """The number of positions of the slots for a text: a power of two, at most the context."""
     return min(max(SHORTEST, 1 << (tokens - 1).bit_length()), context)
 
 
 def by_length(block: Sequence[Wanted], context: int, *, unique: bool) -> Iterator[tuple[int, list[Text]]]:
-    """(positions of a slot, texts that need such slots), the shortest first. unique: equal texts are one."""
+    """(positions of a slot, texts that need such slots), the shortest first. unique: equal texts are computed once."""
     classes: dict[int, dict[object, Text]] = {}
     for wanted in block:
         read = wanted.tokens[:-1]
@@ -203,7 +204,7 @@ def by_length(block: Sequence[Wanted], context: int, *, unique: bool) -> Iterato
 
 
 def common_prefix(before: list[int], tokens: list[int], most: int) -> int:
-    """Tokens that both start with, at most `most`."""
+    """The number of tokens with which both start, at most `most`."""
     limit = min(len(before), len(tokens), most)
     if before[:limit] == tokens[:limit]:
         return limit

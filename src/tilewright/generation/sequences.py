@@ -15,7 +15,7 @@ Id = str | int
 
 
 class Request(NamedTuple):
-    """A prompt: int (n,) token ids, 0 < n < the model's context. id: names its random numbers."""
+    """A prompt: int (n,) token ids, 0 < n < the model's context. id: its random numbers depend on it."""
 
     id: Id
     token_ids: np.ndarray
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class Generated:
-    """One completion. finish_reason: "stop" or "length". text_end: characters of its text to keep, None: all.
+    """One completion. finish_reason: "stop" or "length". text_end: number of characters of its text to keep; None: all.
 
     logprobs: see `rules.choose`. failed: the logits were not finite from this token on.
     """
@@ -49,10 +49,10 @@ class Generated:
 class Running:
     """A sequence: a prompt and one completion of it.
 
-    tokens: of both. prompt: tokens of the prompt. limit: tokens at most. slot: in the caches, -1 before it is admitted.
-    cached: positions whose keys and values are in the caches. shares: its prefix was copied from another sequence.
-    apart: its prefix must not be copied. best: after min_tokens it needs the best token only, not the logits.
-    stream: the name of its random numbers, None if greedy.
+    tokens: of both. prompt: number of tokens of the prompt. limit: the largest number of tokens. slot: in the caches,
+    -1 before it is admitted. cached: number of positions whose keys and values are in the caches. shares: its prefix
+    was copied from another sequence. apart: its prefix must not be copied. best: after min_tokens it needs only the
+    best token, and not the logits. stream: identifies its random numbers; None if greedy.
     """
 
     group: Group
@@ -75,13 +75,13 @@ class Running:
 
     @property
     def only_best(self) -> bool:
-        """True if the next token is the best one, for which no logits are needed."""
+        """True if only the best next token is needed, and not the logits."""
         return self.best and len(self.tokens) - self.prompt >= self.group.request.params.min_tokens
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """All completions of a request. numbers: of the requests that they answer, in input order. key: equal for greedy
+    """All completions of a request. numbers: the requests that they answer, in input order. key: equal for greedy
     requests with the same answer. done: finished completions by their index."""
 
     request: Request
@@ -96,8 +96,8 @@ class Group:
 
 
 class Answers:
-    """Completions in the order of the requests. nbytes: upper bound for the answers that were requested and not yet
-    taken; read, taken: numbers of requests."""
+    """Completions in the order of the requests. nbytes: an upper bound for the answers that were requested and not yet
+    taken. read, taken: numbers of requests."""
 
     def __init__(self) -> None:
         self.read = self.taken = self.nbytes = 0
@@ -105,7 +105,7 @@ class Answers:
         self.ready: dict[int, list[Generated]] = {}
 
     def expect(self, params: SamplingParams, context: int, count: int = 1) -> int:
-        """The number of the first of `count` more requests. context: positions of the model."""
+        """Add `count` requests, and return the number of the first of them. context: positions of the model."""
         each, first = params.answer_bytes(context), self.read
         self.sizes.extend([each] * count)
         self.nbytes += count * each
@@ -113,7 +113,7 @@ class Answers:
         return first
 
     def complete(self, groups: Iterable[Group]) -> None:
-        """Answers of groups that are complete."""
+        """Store the answers of groups that are complete."""
         for group in groups:
             completions = [group.done[i] for i in sorted(group.done)]
             self.ready |= dict.fromkeys(group.numbers, completions)

@@ -67,15 +67,23 @@ def available_memory() -> int:
     return free if left is None else min(free, left)
 
 
+WITH_AMX = {"sapphirerapids", "emeraldrapids", "graniterapids"}  # LLVM's names of CPUs that are sold with AMX
+
+
 def machine_name() -> str:
-    """A folder name for results: the CPU's model and its usable cores, "amd-epyc-zen5-2c"."""
+    """A folder name for results: the CPU's model and its usable cores, "amd-epyc-zen5-2c".
+
+    A virtual machine may hide the matrix units (AMX) of an Intel CPU, which makes it another machine to our kernels:
+    "intel-xeon-emeraldrapids-noamx-2c".
+    """
     import llvmlite.binding
 
     words = re.sub(r"\((r|tm)\)|cpu|processor|@.*|\d+-core", " ", _cpu_name().lower())
     slug = "-".join(re.findall(r"[a-z0-9]+", words)) or platform.machine()
     core = re.sub(r"[^a-z0-9]", "", llvmlite.binding.get_host_cpu_name().replace("znver", "zen"))
+    hidden = core in WITH_AMX and not llvmlite.binding.get_host_cpu_features().get("amx-bf16")
     vague = not re.search(r"\d", slug)  # virtual machines often say no more than "AMD EPYC"
-    return f"{slug}-{core}-{_usable_cores()}c" if vague else f"{slug}-{_usable_cores()}c"
+    return "-".join([slug, *[core] * vague, *["noamx"] * hidden, f"{_usable_cores()}c"])
 
 
 def _cpu_name() -> str:

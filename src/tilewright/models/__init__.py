@@ -1,1 +1,1 @@
-"""WHICH network: one file a model, only ops and weights."""
+"""The networks: one file per model family, which uses only operations and weights."""

@@ -1,4 +1,4 @@
-"""Activation functions: the names in a Hugging Face configuration -> the names that `matmul` fuses."""
+"""Activation functions: names in a Hugging Face configuration -> names that `matmul` can fuse."""
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",

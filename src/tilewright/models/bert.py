@@ -33,8 +33,8 @@ from tilewright.ops.embedding import checked_ids, embedding
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import Packed, matmul, prepare
 
-ROWS = 2048  # tokens of a pass, or one text: all arrays between the layers of a BERT-base take 90 MiB then
-CACHED = 4 * ROWS  # texts of a pass, times tokens of the longest one: the size of the cache of keys and values
+ROWS = 2048  # tokens of a pass, unless one text has more. The arrays between the layers of a BERT-base then take 90 MiB
+CACHED = 4 * ROWS  # texts of a pass times tokens of its longest text: the size of the cache of keys and values
 
 
 class Linear(NamedTuple):
@@ -52,7 +52,7 @@ class Norm(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """The weights of a layer, prepared. qkv: queries, keys and values by one product."""
+    """The prepared weights of a layer. qkv: one matrix that computes queries, keys and values."""
 
     qkv: Linear
     attention_out: Linear
@@ -63,8 +63,8 @@ class Layer(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Some texts, computed at once. ids: int64 (R,), the tokens of all of them. positions: int64 (R,), each token's row
-    in the table of positions. cache: for the keys and values of one layer at a time."""
+    """Some texts that are computed together. ids: int64 (R,), the tokens of all texts. positions: int64 (R,), the row
+    of each token in the table of positions. cache: holds the keys and values of one layer at a time."""
 
     ids: np.ndarray
     positions: np.ndarray
@@ -100,7 +100,7 @@ class Bert:
                 raise InputError(f"tensor {name} is {found or 'missing'}; the configuration requires {wanted}")
         self.config, self.dtype, self.backend = config, dtype, backend(device, dtype)
         self.tokenizer: Tokenizer | None = None
-        self.vectors = TextVectors(EmbeddingModules(), config.hidden_size)  # `load` replaces it
+        self.vectors = TextVectors(EmbeddingModules(), config.hidden_size)  # `load` replaces this default
         self.activation = ACTIVATIONS[config.hidden_act]
         self.words = self.backend.array(weights["embeddings.word_embeddings.weight"])
         self.positions = self.backend.vector(position_table(weights, config.token_types))
@@ -120,7 +120,7 @@ class Bert:
         )
 
     def _linear(self, weights: Mapping[str, np.ndarray], *names: str) -> Linear:
-        """One matrix of the outputs of all the named layers, side by side."""
+        """One matrix that computes the outputs of all the named layers, side by side."""
         weight = [weights[f"{name}.weight"] for name in names]  # (outputs, inputs)
         joined = weight[0] if len(weight) == 1 else np.concatenate(weight)
         bias = np.concatenate([weights[f"{name}.bias"] for name in names])
@@ -140,10 +140,10 @@ class Bert:
     def classify(self, texts: Iterable[str | tuple[str, str] | Sequence[int] | np.ndarray]) -> list[Answer]:
         """Texts -> [{"label", "score", "logits"}].
 
-        texts: strings, or pairs of strings, if the model has a tokenizer, or sequences of token ids with their special
-        tokens. A string of more tokens than the model takes is cut, and so is the longer string of a pair. score:
-        softmax, or sigmoid where the configuration says that labels do not exclude each other. Raises UsageError naming
-        the text that cannot be classified, from 0.
+        texts: strings or pairs of strings, if the model has a tokenizer, or sequences of token ids with their special
+        tokens. If a string has more tokens than the model takes, it is cut; of a pair, the longer string is cut. score:
+        softmax, or sigmoid if the configuration says that labels do not exclude each other. Raises UsageError with the
+        index, from 0, of a text that cannot be classified.
         """
         rows, seconds = self._rows(texts, self.config.encoder(self.tokenizer))
         return [self.answer(row) for row in self.logits(rows, seconds)]
@@ -158,12 +158,14 @@ class Bert:
     ) -> np.ndarray:
         """n texts -> their vectors, float32 (n, D).
 
-        texts: as for `classify`; sequences of token ids already have their prompt and special tokens. A directory of
-        sentence-transformers says how its vectors are made; for any other the vector is the mean over all tokens, of
-        any length. prompt: comes before each string; prompt_name: the model's prompt of that name; neither: the model's
-        default one, if it has one. dimensions: elements to keep of each vector, from the first; the rest is cut, and
-        the vector is scaled to length 1 again if the model does so. The bits of a vector depend on its text alone.
-        Raises UsageError for an unknown name and naming the text that cannot be embedded, from 0.
+        texts: as for `classify`; a sequence of token ids already contains its prompt and special tokens. A directory of
+        sentence-transformers defines how its vectors are made. For any other model the vector is the mean over all
+        tokens, and may have any length. prompt: stands before each string. prompt_name: use the model's prompt of that
+        name. If neither is given: use the model's default prompt, if it has one. dimensions: keep so many elements of
+        each vector, from the first. If the model scales its vectors to length 1, the shortened vector is scaled again.
+        The bits of a vector depend only on its text.
+
+        Raises UsageError for an unknown name, and with the index, from 0, of a text that cannot be embedded.
         """
         self.vectors.checked(dimensions)
         encoder = self.text_encoder(self.vectors.modules.prompt_of(prompt_name, prompt))
@@ -172,14 +174,16 @@ class Bert:
         return self.embeddings(rows, dimensions=dimensions, skip=skip)
 
     def text_encoder(self, prompt: str = "") -> RaggedEncoder | None:
-        """From texts to the token ids that `embeddings` takes; None without a tokenizer. prompt: before each text."""
+        """From texts to the token ids that `embeddings` takes; None without a tokenizer. prompt: stands before each
+        text."""
         return self.config.encoder(self.tokenizer, prompt=prompt, longest=self.vectors.modules.longest)
 
     def _rows(
         self, texts: Iterable[str | Sequence[int] | np.ndarray | tuple[str, str]], encoder: RaggedEncoder | None,
         *, pairs: bool = True,
     ) -> tuple[list[ArrayLike], np.ndarray]:  # fmt: skip
-        """(token ids of each text, see `logits`'s seconds). Raises UsageError naming the text that has none."""
+        """(token ids of each text, see `logits`'s seconds). Raises UsageError with the index of a text that has
+        none."""
         if isinstance(texts, str) or not np.iterable(texts):
             raise WrongType(f"texts is {texts!r:.100}; a list of texts is wanted")
         rows: list[Any] = list(texts)
@@ -210,16 +214,17 @@ class Bert:
         return rows, seconds
 
     def answer(self, logits: np.ndarray) -> Answer:
-        """One text's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
+        """One text's logits (num_labels,) as {"label", "score", "logits"}. If logits are equal, the lowest class is
+        chosen."""
         return (sigmoid_answer if self.config.is_sigmoid else softmax_answer)(logits, self.config.label)
 
     def logits(self, texts: Sequence[ArrayLike] | np.ndarray, seconds: np.ndarray | None = None) -> np.ndarray:
         """Token ids of n texts, int (tokens,) each -> float32 (n, num_labels).
 
-        The special tokens must be there already; -1 at the end of a row is no token. seconds: int (n,), of pairs of
-        texts, index of the first token of the second one; 0: there is none. The bits of a text's logits depend
-        on that text alone. Raises UsageError for a model without a classification head, for a text of no tokens or of
-        more than the model's context, and for an id outside the vocabulary.
+        The texts must contain their special tokens. A -1 at the end of a row is no token. seconds: int (n,), for pairs
+        of texts: the index of the first token of the second text, or 0 if there is none. The bits of a text's logits
+        depend only on that text. Raises UsageError for a model without a classification head, for a text without tokens
+        or with more than the model's context, and for an id outside the vocabulary.
         """
         self.config.check_classifier()
         result = np.empty((len(texts), self.config.num_labels), np.float32)
@@ -236,7 +241,7 @@ class Bert:
         self, texts: Sequence[ArrayLike] | np.ndarray, *, dimensions: int | None = None, skip: int = 0
     ) -> np.ndarray:
         """Token ids of n texts, as for `logits`, -> their vectors, float32 (n, D). dimensions: as for `embed`. skip:
-        tokens at the start of each text, its prompt, that are not pooled."""
+        number of tokens at the start of each text, its prompt, that are not pooled."""
         vectors = self.vectors
         result = np.empty((len(texts), vectors.checked(dimensions)), np.float32)
         checked = [self._checked(i, ids) for i, ids in enumerate(texts)]
@@ -270,7 +275,7 @@ class Bert:
         rows = [config.positions(ids) for ids in texts]
         if seconds is not None and config.token_types > 1:
             for row, second in zip(rows, seconds, strict=True):
-                row[second or len(row) :] += config.max_position_embeddings  # of the half for type 1
+                row[second or len(row) :] += config.max_position_embeddings  # to the rows of type 1
         positions = np.concatenate(rows)
         return Pass(np.concatenate(texts), positions, cache, checked_spans(spans, cache, R), starts,
                     checked_spans(first, cache, n))  # fmt: skip
@@ -290,7 +295,7 @@ class Bert:
         return x
 
     def _embedded(self, batch: Pass, work: Workspace) -> Array:
-        """(R, C): what the first layer takes."""
+        """The input (R, C) of the first layer."""
         R, C = len(batch.ids), self.config.hidden_size
         x = embedding(batch.ids, self.words, positions=batch.positions, position_table=self.positions,
                       out=work.take("x", R, C))  # fmt: skip
@@ -304,7 +309,7 @@ class Bert:
         return self._after_attention(layer, x, y, work)
 
     def _last_layer(self, layer: Layer, x: Array, batch: Pass, work: Workspace) -> Array:
-        """The first row of each text (n, C) after the layer: nothing reads the others."""
+        """The first row of each text (n, C) after the layer. Nothing reads the other rows."""
         q, k, v = self._qkv(layer, x, work)
         append(k, v, batch.cache, batch.spans)
         out = work.take("y", len(batch.starts), self.config.hidden_size, self.dtype)
@@ -330,7 +335,7 @@ class Bert:
 
 def position_table(weights: Mapping[str, np.ndarray], token_types: int = 1) -> np.ndarray:
     """float32 (token_types * positions, C): the table of positions plus token type 0, which all tokens of a single text
-    have; then the same plus token type 1, which the second text of a pair has."""
+    have. With two types, the table plus token type 1 follows, which the second text of a pair has."""
     positions = weights["embeddings.position_embeddings.weight"].astype(np.float32)
     types = weights.get("embeddings.token_type_embeddings.weight")
     if types is None:

@@ -1,4 +1,4 @@
-"""The configurations of BERT, RoBERTa and DistilBERT: sizes, names of tensors, declared bytes."""
+"""The configurations of BERT, RoBERTa and DistilBERT: sizes, names of tensors, bytes of memory."""
 
 import msgspec
 import numpy as np
@@ -12,14 +12,14 @@ from tilewright.ops.core.ladder import Memory
 
 MODEL_TYPES = ("bert", "roberta", "distilbert")
 MAX_SIZE = 2**31
-MAX_LAYERS = 4096  # names of tensors are made from it before a file is read
+MAX_LAYERS = 4096  # a limit, because names of tensors are made from it before a file is read
 MAX_LABELS = 65536
 HEAD = "ForSequenceClassification"  # the end of the architecture's name in config.json
 
 
 class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of a BERT, by Hugging Face's names. Fields that do not change what is computed are ignored. Raises
-    ValueError for sizes that make no network and for variants that are not computed."""
+    """Sizes of a BERT, by Hugging Face's names. Fields that have no effect on the result are ignored. Raises ValueError
+    for sizes that do not make a network, and for variants that are not supported."""
 
     model_type: str = "bert"
     architectures: list[str] = msgspec.field(default_factory=list)
@@ -39,7 +39,7 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
     id2label: dict[int, str] | None = None
 
     def __post_init__(self):
-        if self.id2label is None:  # two labels, as transformers supposes
+        if self.id2label is None:  # two labels, which is transformers' default
             msgspec.structs.force_setattr(self, "id2label", {0: "LABEL_0", 1: "LABEL_1"})
         if self.model_type not in MODEL_TYPES:
             raise ValueError(f"model_type is {self.model_type!r}; {', '.join(MODEL_TYPES)} are known")
@@ -70,7 +70,7 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_position(self) -> int:
-        """Row of the position table that the first token of a text uses."""
+        """The row of the position table for the first token of a text."""
         return 0
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
@@ -79,22 +79,22 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context(self) -> int:
-        """Tokens of a text at most, special tokens included."""
+        """The largest number of tokens of a text, including special tokens."""
         return self.max_position_embeddings - self.first_position
 
     @property
     def calls(self) -> dict[str, int]:
-        """Operations whose calls are numbered as layers, for rungs that are forced for one layer: none."""
+        """Operations whose calls have numbers, so that a rung can be forced for one layer: none here."""
         return {}
 
     @property
     def sequence_length(self) -> int:
-        """`context`, as the readers of sentences call it."""
+        """`context`, under the name that the readers of sentences use."""
         return self.context
 
     @property
     def shortest(self) -> int:
-        """Tokens of a text that runs every kernel."""
+        """The number of tokens of a text that is long enough to run every kernel."""
         return min(2, self.context)
 
     @property
@@ -134,7 +134,7 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token_types(self) -> int:
-        """Types of tokens that are told apart: 2 where the second text of a pair has a type of its own."""
+        """Number of token types that are distinguished: 2 if the second text of a pair has a type of its own."""
         return min(2, self.type_vocab_size) if self.model_type == "bert" else 1
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -175,15 +175,15 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
     def encoder(
         self, tokenizer: Tokenizer | None, *, prompt: str = "", longest: int | None = None
     ) -> RaggedEncoder | None:
-        """From text to ids; None without a tokenizer. prompt: comes before each text. longest: tokens of a text at
-        most; None: as the tokenizer says. Raises InputError where the parts do not fit."""
+        """From text to ids; None without a tokenizer. prompt: stands before each text. longest: the largest number of
+        tokens of a text; None: the tokenizer's limit. Raises InputError if the parts do not fit."""
         if tokenizer is None:
             return None
         length = min(self.context, longest or tokenizer.truncation.longest or self.context)
         return RaggedEncoder(tokenizer, length=length, vocabulary=self.vocab_size, prompt=prompt)
 
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
-        """Bytes of the weights on a device, without the table of words, which the CPU maps."""
+        """Bytes of the weights on a device, without the table of words, which the CPU maps from its file."""
         C, W, L = self.hidden_size, self.intermediate_size, self.num_labels
         tables = self.token_types * self.max_position_embeddings * C + 2 * C
         vectors = self.num_hidden_layers * (3 * C + C + W + C + 4 * C)
@@ -193,13 +193,13 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
                                 *(head if self.is_classifier else ())])  # fmt: skip
 
     def row_bytes(self, dtype: str) -> int:
-        """Bytes of one token in a pass: x, queries, keys and values, attention's result, the layer between, and the
-        key and value that the attention reads."""
+        """Bytes of one token in a pass: x, queries, keys and values, attention's result, the layer in the middle, and
+        the key and value that the attention reads."""
         itemsize = 2 if dtype == "bfloat16" else 4
         return 4 * self.hidden_size + itemsize * (6 * self.hidden_size + self.intermediate_size)
 
     def flops(self, tokens: int) -> int:
-        """Operations of a text of so many tokens."""
+        """Operations of a text with this many tokens."""
         C, W = self.hidden_size, self.intermediate_size
         return self.num_hidden_layers * tokens * (8 * C * C + 4 * C * W + 4 * C * tokens) + 2 * C * C
 
@@ -224,7 +224,7 @@ class RobertaConfig(BertConfig, frozen=True, kw_only=True):
         return self.pad_token_id + 1
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """The same; a padding token has a row of its own, and is not counted. Source: transformers,
+        """See `BertConfig`. A padding token has a row of its own, and is not counted. Source: transformers,
         models/roberta/modeling_roberta.py, create_position_ids_from_input_ids."""
         counted = ids != self.pad_token_id
         return np.cumsum(counted) * counted + self.pad_token_id
@@ -243,7 +243,7 @@ class DistilBertConfig(BertConfig, frozen=True, kw_only=True):
     num_attention_heads: int = msgspec.field(default=12, name="n_heads")
     intermediate_size: int = msgspec.field(default=3072, name="hidden_dim")
     hidden_act: str = msgspec.field(default="gelu", name="activation")
-    type_vocab_size: int = 1  # it has no table of types
+    type_vocab_size: int = 1  # it has no table of token types
 
     @property
     def head_activation(self) -> str:

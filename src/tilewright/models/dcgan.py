@@ -37,26 +37,26 @@ from tilewright.ops.matmul import prepare as prepare_matrix
 from tilewright.switches import Without, check_switches
 
 MODEL_TYPE = "dcgan"
-MAX_SIZE = 2**31 - 1  # what kernels count with must not overflow
-MAX_LAYERS = 64  # names of tensors are made from it before a file is looked at
-MAX_FLOATS = 2**28  # of one image behind a layer, 1 GiB: no weight's shape confirms a stride, so a limit guards it
+MAX_SIZE = 2**31 - 1  # the integers that kernels count with must not overflow
+MAX_LAYERS = 64  # a limit, because names of tensors are made from it before a file is read
+MAX_FLOATS = 2**28  # per image after a layer, 1 GiB. No weight's shape depends on the stride, so only this limits it
 SLOTS = 2  # batches in flight on a GPU: one is computed while the one before is copied to the host
 
 
 class Batch(NamedTuple):
-    """images: of a batch. floats: the most that they may take between two layers, for larger images."""
+    """images: of a batch. floats: the most of a batch between two layers, which limits it if images are large."""
 
     images: int
     floats: int
 
 
-# On the CPU 12 MiB between two layers: 48 images are 9 % faster than 32, and 4 % than 96. On a GPU at most 1 GiB.
+# On the CPU 12 MiB between two layers: 48 images are 9 % faster than 32 and 4 % faster than 96. On a GPU at most 1 GiB.
 BATCH = {"cpu": Batch(48, 2**22), "cuda": Batch(1024, 2**28)}
 
 
 class DCGANLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A transposed convolution: what it makes of (H, W) pixels is ((H - 1) * stride + kernel) minus the padding, which
-    is cropped before and after, of both axes."""
+    """A transposed convolution. From (H, W) pixels it makes ((H - 1) * stride + kernel) minus the padding, per axis.
+    The padding is a pair: pixels that are cropped before and after."""
 
     channels: int
     kernel: int = 5
@@ -73,13 +73,13 @@ class DCGANLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             )
 
     def size(self, before: int) -> int:
-        """Pixels a side, from those of the layer before."""
+        """Pixels per side, from those of the layer before."""
         return (before - 1) * self.stride + self.kernel - sum(self.padding)
 
 
 def doubling(channels: Iterable[int], kernel: int) -> tuple[DCGANLayer, ...]:
-    """Layers that each double the size. kernel: at least 2; of an odd number of pixels too many, one more is cropped
-    behind, as TensorFlow does."""
+    """Layers that each double the size. kernel: at least 2. If an odd number of pixels must be cropped, one more is
+    cropped at the end, as in TensorFlow."""
     before = (kernel - 2) // 2
     padding = (before, kernel - 2 - before)
     return tuple(DCGANLayer(channels=count, kernel=kernel, padding=padding) for count in channels)
@@ -89,9 +89,9 @@ CHANNELS, KERNEL = (512, 256, 128, 64, 3), 5  # the course's
 
 
 class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of a generator; the defaults are the course's. Raises ValueError for sizes that make no network.
+    """Sizes of a generator; the defaults are the course's. Raises ValueError for sizes that do not make a network.
 
-    size, channels: of what the projection makes. bias: whether the projection and the layers have one.
+    size, channels: pixels per side and channels after the projection. bias: whether projection and layers have a bias.
     """
 
     model_type: str = MODEL_TYPE
@@ -141,7 +141,7 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def between(self) -> tuple[int, int]:
-        """Elements of an image in each of the two buffers between the layers, which are used in turn."""
+        """Elements per image in each of the two buffers between the layers, which are used in turn."""
         inner = [math.prod(shape) for shape in self.shapes()][:-1]
         return max(inner[::2]), max(inner[1::2], default=0)
 
@@ -162,8 +162,8 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return footprint.total(found)
 
     def gpu_bytes(self, dtype: str, outputs: Sequence[str]) -> int:
-        """Bytes of an image on a GPU: between the layers, in the slots, and twice the limbs of the operands: of the
-        first call, and of the CUDA graphs.
+        """Bytes per image on a GPU: between the layers, in the slots, and twice for the limbs of the operands, once for
+        the first call and once for the CUDA graphs.
 
         outputs: names, see `operands`.
         """
@@ -174,24 +174,24 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return footprint.element_bytes(dtype) * sum(self.between) + slots + images + 2 * footprint.cached(split)
 
     def operands(self, outputs: Sequence[str]) -> list[Operand]:
-        """Of an image: float32 values, 8-bit pixels, whether it is not finite."""
+        """The possible outputs per image: float32 values, 8-bit pixels, a flag for values that are not finite."""
         shape = self.image_shape
         operands = {"images": Operand(shape), "pixels": Operand(shape, "uint8"), "invalid": Operand((), "uint8")}
         return [operands[name] for name in outputs]
 
     @property
     def calls(self) -> dict[str, int]:
-        """How often a forward pass calls each operation, for rungs that are forced for one layer."""
+        """How often a forward pass calls each operation. So a rung can be forced for one layer."""
         return {"matmul": 1, "conv_transpose2d": len(self.layers)}
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """Of the layers."""
+        """The activation of each layer."""
         return *("relu",) * (len(self.layers) - 1), "tanh"
 
     @property
     def flops(self) -> int:
-        """Operations an image: what the projection and every tap on every pixel take, cropped ones too."""
+        """Operations per image: of the projection, and of every tap on every pixel, also on cropped ones."""
         shapes = list(self.shapes())
         total = 2 * self.z_size * self.size**2 * self.channels
         for (height, width, channels), layer in zip(shapes, self.layers, strict=False):
@@ -199,8 +199,8 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return total
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every weight, in the order of the course's network.bin. A norm's bias and weight are the
-        beta and gamma of the literature."""
+        """Name and shape of every weight, in the order of the course's network.bin. A norm's bias and weight are called
+        beta and gamma in the literature."""
         C = self.channels
         shapes: dict[str, tuple[int, ...]] = {"proj.weight": (self.z_size, self.size**2 * C)}
         if self.bias:
@@ -215,7 +215,7 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 def check_variances(weights: Mapping[str, np.ndarray], path: str | None = None) -> None:
-    """Raises InputError, naming the tensor and the place, for a variance below zero or NaN."""
+    """Raises InputError, which names the tensor and the index, for a variance below zero or NaN."""
     for name, array in weights.items():
         if name.endswith(".running_var") and not (array >= 0).all():
             at = int(np.argmin(array >= 0))
@@ -263,12 +263,12 @@ class DCGAN:
         check_switches("draw", self.backend.without, self.backend.name, dtype, parameter="without")
         self.folds = "folding" not in self.backend.without
         self.batch = batch or config.batch_on(self.backend.name)
-        self.columns = self.backend.padded(config.z_size)  # of noise; those behind z_size are zero
+        self.columns = self.backend.padded(config.z_size)  # of the padded noise; elements after z_size are zero
         array, vector = self.backend.array, self.backend.vector
         (matrix, bias), *kernels = ((array(w), vector(b)) for w, b in self._layers(weights))
         with layer_of(matmul=1):
             self.projection = prepare_matrix(matrix, dtype=dtype), bias
-        # of the projection and of all layers but the last: gamma, beta, mean and variance, unless they are folded
+        # of the projection and of all layers but the last: gamma, beta, mean and variance, if they are not folded
         count = 0 if self.folds else len(config.layers)
         self.norms = [[vector(array) for array in _norm(weights, i)] for i in range(count)]
         self.layers: list[tuple[Packed, Array, str | None]] = []
@@ -320,9 +320,9 @@ class DCGAN:
         return self.work.take(name, n, math.prod(shape), self.backend.between).reshape((n, *shape))
 
     def batches_of(self, *outputs: str) -> Batches:
-        """`forward` from noise to the outputs of these names, prepared when it is first requested."""
+        """`forward` from noise to the outputs of these names. It is prepared at the first call."""
         if outputs not in self.batches:
-            own = weakref.proxy(self)  # the model holds the batches, and is freed with them
+            own = weakref.proxy(self)  # the model owns the batches, and both are freed together
             network = Network(
                 lambda z, *arrays: own.forward(z, **dict(zip(outputs, arrays, strict=True))),
                 inputs=[Operand((self.columns,))],
@@ -332,8 +332,8 @@ class DCGAN:
         return self.batches[outputs]
 
     def _layers(self, weights: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(weights, bias) of the projection and of each layer, norms folded in unless that is switched off; one after
-        the other, for memory."""
+        """(weights, bias) of the projection and of each layer, with folded norms unless that is switched off. Only one
+        layer at a time is in memory."""
         matrix, bias = self._folded(weights, "proj", 0, axis=1)
         more = self.columns - len(matrix)
         yield np.pad(matrix, ((0, more), (0, 0))) if more else matrix, bias
@@ -343,9 +343,10 @@ class DCGAN:
     def generate(self, z: ArrayLike, *, out: np.ndarray | None = None) -> np.ndarray:
         """Noise (n, z_size) -> float32 (n, height, width, channels), each value from -1 to 1.
 
-        z: real numbers, NumPy or what it can read; they are rounded to float32. out: where to write. An image's bits do
-        not depend on the others, on their number, or on the number of threads. Raises UsageError for another shape or a
-        number that is not finite, with its place; ResourceError if memory does not hold the images.
+        z: real numbers, in a NumPy array or anything that NumPy can read; they are rounded to float32. out: the array
+        to write to. An image's bits do not depend on the other images, their number, or the number of threads. Raises
+        UsageError for another shape or a number that is not finite, with its index; ResourceError if the images do not
+        fit into memory.
         """
         noise = self.checked(z)
         images = result_for("generate", out, (len(noise), *self.config.image_shape))
@@ -357,26 +358,26 @@ class DCGAN:
     ) -> Iterator[Arrays]:
         """(images, invalid) of consecutive batches of noise, valid until the next ones are requested.
 
-        A GPU computes the next batch meanwhile; a batch of noise then has at most `batch` rows. pixels: 8-bit pixels in
-        place of images. invalid: uint8 (n,), 1 for an image that is not finite. span: measures the work on a GPU.
-        Raises UsageError as `generate` does.
+        A GPU computes the next batch meanwhile; a batch of noise then has at most `batch` rows. pixels: yield 8-bit
+        pixels instead of images. invalid: uint8 (n,), 1 for an image that is not finite. span: measures the work on a
+        GPU. Raises UsageError as `generate` does.
         """
         prepared = self.batches_of("pixels" if pixels else "images", "invalid")
         return prepared.stream(([self.checked(z)] for z in batches), span)
 
     def warm_up(self, *, pixels: bool = False) -> None:
-        """Compile the kernels of `stream`, and allocate a GPU's memory for it. Raises torch's OutOfMemoryError."""
+        """Compile the kernels of `stream`, and allocate its memory on a GPU. Raises torch's OutOfMemoryError."""
         for _ in self.stream([np.zeros((1, self.config.z_size), np.float32)], pixels=pixels):
             pass
 
     def _folded(self, weights: Mapping[str, np.ndarray], name: str, norm: int, axis: int):
-        """The float32 weights and bias of a layer, with the batch-norm behind it; the last layer has none."""
+        """The float32 weights and bias of a layer, with the batch-norm after it folded in. The last layer has none."""
         matrix = np.asarray(weights[f"{name}.weight"], np.float32)
         columns = matrix.shape[axis]
         bias = np.array(weights[f"{name}.bias"], np.float32) if self.config.bias else np.zeros(columns, np.float32)
         if norm == len(self.config.layers) or not self.folds:
             return matrix, bias
-        tiled = [np.tile(vector, columns // len(vector)) for vector in _norm(weights, norm)]  # of many pixels
+        tiled = [np.tile(vector, columns // len(vector)) for vector in _norm(weights, norm)]  # once per pixel
         with np.errstate(over="ignore"):
             folded = fold(matrix, bias, *tiled, eps=self.config.batch_norm_eps, axis=axis)
         if not all(np.isfinite(array).all() for array in folded):

@@ -1,13 +1,14 @@
-"""Decoders: text generation by a stack of causal transformer layers. What GPT-2, OPT and their kin have in common.
+"""Decoders: text generation by a stack of causal transformer layers. This is what GPT-2, OPT and GPT-NeoX have in
+common.
 
-    x = tokens[id] (+ positions[position])
+x = tokens[id] (+ positions[position])
     a layer:  x += proj(attention(LN1(x)));  x += out(act(in(LN2(x))))
     in parallel:  x += proj(attention(LN1(x))) + out(act(in(LN2(x))))
     logits = LN(x) @ head
 
-A `Network` says how a family, or one of its sizes, differs from this. Rows of a batch are positions of sequences of any
-lengths, without padding. The batch knows which rows belong to which sequence, so the same code computes prompts and
-single new positions.
+A `Network` describes how a family differs from this. The rows of a batch are positions of sequences of any lengths,
+without padding. The batch knows which rows belong to which sequence, so the same code computes prompts and single new
+positions.
 """
 
 import numpy as np
@@ -31,7 +32,7 @@ from tilewright.switches import Without
 
 
 class Layer:
-    """The weights of a layer, prepared. number: of its first call of matmul."""
+    """The prepared weights of a layer. number: the number of its first call of matmul."""
 
     def __init__(self, found: LayerWeights, number: int, width: int, dtype: str, backend: Backend):
         def matrix(pair: Pair, number: int) -> tuple[Packed, Array | None]:
@@ -47,7 +48,7 @@ class Layer:
 
 
 def norm_of(pair: Pair, width: int, backend: Backend) -> tuple[Array, Array]:
-    """Weight and bias (width,) of a norm; 1 and 0 where it has none."""
+    """Weight and bias (width,) of a norm; ones and zeros if it has none."""
     weight, bias = pair
     one, zero = np.ones(width, np.float32), np.zeros(width, np.float32)
     return backend.vector(one if weight is None else weight), backend.vector(zero if bias is None else bias)
@@ -115,8 +116,8 @@ class DecoderModel(LanguageModel):
         )
 
     def forward(self, batch: Batch, work: Workspace) -> Array:
-        """Hidden states (n, E) of the last row of each of n sequences, as the output matrix reads them; float32 on a
-        CPU."""
+        """Hidden states (n, E) of the last row of each of n sequences, in the form that the output matrix takes;
+        float32 on a CPU."""
         x = self._embedded(batch, work)
         for i in range(len(self.layers)):
             x = self._layer(i, x, batch, work)
@@ -160,7 +161,7 @@ class DecoderModel(LanguageModel):
         with layer_of(attention=i + 1):
             x, y = batch.attend(i, x, q, k, v, self.config.scale(i), work)
         with layer_of(matmul=number + 1, layernorm=2 * i + 1 + (not after)):
-            if parallel:  # of x before the sum
+            if parallel:  # both parts read x before the sum
                 h = self._normed(x, layer.norm_2, work.take("n", len(x), C, dtype))
             matmul(y, layer.attn_out[0], bias=layer.attn_out[1], residual=x, out=x)
             if after:
@@ -181,11 +182,12 @@ class DecoderModel(LanguageModel):
         return layernorm(x, *norm, eps=self.network.eps, out=out)
 
     def logits(self, hidden: Array, out: Array | None = None) -> Array:
-        """float32 (n, V), of `hidden` (n, E)."""
+        """The logits float32 (n, V) of `hidden` (n, E)."""
         with self.config.head:
             return matmul(hidden, self.head, out=out)
 
     def best(self, hidden: Array, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
-        """(token int64 (n,), logit float32 (n,)) of the largest logit of each row; of equal ones the lowest id."""
+        """(token int64 (n,), logit float32 (n,)) of the largest logit of each row, or the lowest id of several equal
+        ones."""
         with self.config.head:
             return matmul_argmax(hidden, self.best_head, out=out)

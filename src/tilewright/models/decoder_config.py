@@ -1,4 +1,4 @@
-"""What a decoder's configuration says: the network, the checkpoint's names of its weights, and its cost."""
+"""A decoder's configuration: the network, the names of its weights in a checkpoint, and its cost."""
 
 import math
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ from tilewright.ops.matmul_argmax import Problem as Search
 from tilewright.ops.matmul_argmax import ladder as argmax_ladder
 
 MAX_SIZE = 2**31
-MAX_LAYERS = 4096  # names of tensors are made from it before a file is read
+MAX_LAYERS = 4096  # a limit, because names of tensors are made from it before a file is read
 Weights = Mapping[str, np.ndarray]
-Pair = tuple[np.ndarray | None, np.ndarray | None]  # a weight and its bias; None: the network has none
+Pair = tuple[np.ndarray | None, np.ndarray | None]  # a weight and its bias; None if the network has none
 
 
 class Network(NamedTuple):
-    """What a configuration says of the network, by the same names for all families.
+    """What a configuration says about the network, with the same names for all families.
 
-    width, inner: elements of a row between the layers, and within the feed-forward part. activation: Hugging Face's
-    name of the function there. eps: of the norms. embedding: elements of a token's row; where they are not `width`,
-    one matrix leads from the one to the other, and a second one back before the output matrix. norms_after: each norm
-    follows its sum (OPT-350m). affine: norms have weights. joins: queries, keys and values are three matrices in the
-    checkpoint, or mixed. parallel: both parts of a layer read the same x. rotary, theta: elements of each head that are
-    rotated by their position, and the base of their frequencies; see `ops.rope`.
+    width, inner: elements of a row between the layers, and inside the feed-forward part. activation: Hugging Face's
+    name of the function there. eps: of the norms. embedding: elements of a token's row. If it differs from `width`, one
+    matrix leads from it to `width`, and a second one back before the output matrix. norms_after: each norm follows its
+    sum (OPT-350m). affine: norms have weights. joins: queries, keys and values are three matrices in the checkpoint, or
+    interleaved ones. parallel: both parts of a layer read the same x. rotary, theta: how many elements of each head are
+    rotated by their position, and the base of the frequencies; see `ops.rope`.
     """
 
     context: int
@@ -64,8 +64,8 @@ class Network(NamedTuple):
 
 
 class LayerWeights(NamedTuple):
-    """A layer of a checkpoint. Matrices are (inputs, outputs); those of queries, keys and values lie side by side, and
-    in each the heads do."""
+    """A layer of a checkpoint. Matrices are (inputs, outputs). Those of queries, keys and values are side by side, and
+    in each of them so are the heads."""
 
     norm_1: Pair
     attn: Pair
@@ -76,8 +76,8 @@ class LayerWeights(NamedTuple):
 
 
 class EndWeights(NamedTuple):
-    """What lies before and after the layers. tokens: (V, E). positions: (context, C). head: (V, E); None: the tokens'
-    own. project_in: (E, C). project_out: (C, E). norm: None for a network whose layers end with a norm."""
+    """The weights before and after the layers. tokens: (V, E). positions: (context, C). head: (V, E); None: the same as
+    tokens. project_in: (E, C). project_out: (C, E). norm: None if there is no norm after the last layer."""
 
     tokens: np.ndarray
     positions: np.ndarray | None
@@ -88,15 +88,15 @@ class EndWeights(NamedTuple):
 
 
 class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoder's configuration; each family has its own fields, by Hugging Face's names. Fields that do not change
-    what is computed are ignored. Raises ValueError for sizes that make no network and for variants that are not
-    computed."""
+    """A decoder's configuration. Each family has its own fields, by Hugging Face's names. Fields that have no effect on
+    the result are ignored. Raises ValueError for sizes that do not make a network, and for variants that are not
+    supported."""
 
     title: ClassVar[str] = "decoder"  # the family's name in messages
 
     model_type: str
     vocab_size: int
-    if TYPE_CHECKING:  # fields of every family, which have their own places in config.json
+    if TYPE_CHECKING:  # every family has these fields, each at its own place in the class
         tie_word_embeddings: bool = True
         eos_token_id: int | list[int] | None = None
 
@@ -110,7 +110,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
     def own_name(self, name: str) -> str | None:
-        """The name here of a checkpoint's tensor; None for one that holds no weights of its own."""
+        """The model's name of a checkpoint's tensor; None for one that holds no weights of its own."""
         raise NotImplementedError
 
     def layer(self, weights: Weights, i: int) -> LayerWeights:
@@ -133,34 +133,34 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def context(self) -> int:
-        """Positions at most: the longest prompt and completion together."""
+        """The largest number of positions of a prompt and its completion together."""
         return self.network.context
 
     @property
     def sizes(self) -> Sizes:
-        """What the engine knows of the network."""
+        """The sizes that the engine needs to know."""
         n = self.network
         return Sizes(n.context, n.vocabulary, n.embedding, n.layers, n.heads, n.width // n.heads)
 
     def check(self, kind: str, context: str, layers: str, *sizes: str) -> None:
-        """Raises ValueError for another kind, and for a size that makes no network. context, layers, sizes: names of
-        the fields."""
+        """Raises ValueError for another kind, and for a size that does not make a network. context, layers, sizes:
+        names of fields."""
         if self.model_type != kind:
             raise ValueError(f"model_type is {self.model_type!r}; {kind!r} is wanted")
         for name in ("vocab_size", context, layers, *sizes):
-            least = 2 if name == context else 1  # a prompt and a new token
+            least = 2 if name == context else 1  # room for a prompt and a new token
             most, size = MAX_LAYERS if name == layers else MAX_SIZE, getattr(self, name)
             if size is not None and not least <= size <= most:
                 raise ValueError(f"{name} is {size}; at least {least} and at most {most} is wanted")
 
     def check_heads(self, width: str, heads: str) -> None:
-        """Raises ValueError for heads that do not divide the width. width, heads: names of the fields."""
+        """Raises ValueError if the width is not a multiple of the heads. width, heads: names of the fields."""
         C, H = getattr(self, width), getattr(self, heads)
         if C % H:
             raise ValueError(f"{width} is {C} and {heads} {H}: {width} must be a multiple of {heads}")
 
     def check_activation(self, name: str) -> None:
-        """Raises ValueError for an activation that is not computed. name: of the field."""
+        """Raises ValueError for an activation that is not supported. name: of the field."""
         if getattr(self, name) not in ACTIVATIONS:
             raise ValueError(f"{name} is {getattr(self, name)!r}; {', '.join(ACTIVATIONS)} are known")
 
@@ -170,7 +170,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
 
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
-        """Bytes of the weights on a device, without the embedding's table, which the CPU maps."""
+        """Bytes of the weights on a device, without the embedding's table, which the CPU maps from its file."""
         n, first = self.network, self.first
         vectors = sum(shape[0] for shape in self.tensor_shapes().values() if len(shape) == 1)
         tables = (n.context * n.width if n.positions else 0) + n.pairs * (2 * n.context + 1)
@@ -186,7 +186,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         for i in range(n.layers):
             at = first + 4 * i
             matrix(at, n.width, 3 * n.width)
-            if n.joins:  # a copy while it is prepared
+            if n.joins:  # the joined matrix is a copy until it is prepared
                 parts[-1] = parts[-1]._replace(preparing=parts[-1].preparing + 12 * n.width**2)
             matrix(at + 1, n.width, n.width)
             matrix(at + 2, n.width, n.inner)
@@ -205,7 +205,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def calls(self) -> dict[str, int]:
-        """How often a forward pass calls each operation, for rungs that are forced for one layer."""
+        """How often a forward pass calls each operation. So a rung can be forced for one layer."""
         n = self.network
         norms, products = 2 * n.layers + (not n.norms_after), 4 * n.layers + 1 + 2 * n.projects
         rotations = {"rope": n.layers} if n.rotary else {}
@@ -215,25 +215,25 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def head(self) -> layer_of:
-        """The output matrix is the last layer of matmul, also where matmul_argmax searches its products."""
+        """The output matrix counts as the last layer of matmul, even if matmul_argmax searches its products."""
         return layer_of(matmul=self.calls["matmul"])
 
     def search(self, dtype: str, device: str = "cpu") -> Search:
-        """The problem of finding the largest logit."""
+        """The problem of `matmul_argmax`: to find the largest logit."""
         V, E = self.network.vocabulary, self.network.embedding
         with self.head:
             layout = footprint.chosen(matmul_ladder, Product(V, E, dtype, device)).name
         return Search(V, E, dtype, layout, device)
 
     def writes_logits(self, dtype: str) -> bool:
-        """True if the CPU writes all logits before it searches the largest one."""
+        """True if the CPU writes all logits before it searches for the largest one."""
         with self.head:
             return footprint.chosen(argmax_ladder, self.search(dtype)).name == "cpu.logits"
 
     def row_bytes(self, dtype: str, device: str = "cpu") -> int:
-        """Bytes of a row of a pass: x, its norm, queries, keys and values, attention's result, the layer between.
+        """Bytes of a row of a pass: x, its norm, queries, keys and values, attention's result, the layer in the middle.
 
-        On a GPU the hidden states besides, and in float32 the limbs of the widest operand; on the CPU sums in float32.
+        On a GPU also the hidden states, and in float32 the limbs of the widest operand. On the CPU sums are float32.
         """
         n = self.network
         C, W, tokens = n.width, n.inner, 4 * n.embedding if n.projects else 0
@@ -244,15 +244,16 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         return 4 * C + itemsize * ((6 + n.parallel) * C + W) + tokens + footprint.limbs(max(W, C), dtype)
 
     def flops(self, prompts: Prompts, tokens: int, *, cached: bool = True) -> float:
-        """Operations of prompts that get `tokens` new ones each: every position through every layer, the output matrix
-        for the new tokens alone. Where nothing is cached, each new token takes all positions before it again."""
+        """Operations for prompts that get `tokens` new ones each: every position passes through every layer, and only
+        the new tokens through the output matrix. If nothing is cached, each new token computes all positions before it
+        again."""
         net, n = self.network, prompts.count
         C, E = net.width, net.embedding
         if not cached:
             each = [Prompts(n, prompts.tokens + n * done, prompts.longest) for done in range(tokens)]
             return sum(self.flops(longer, 1) for longer in each)
         positions = prompts.tokens + n * (tokens - 1)
-        keys = positions * (positions / max(1, n) + 1) / 2  # that queries attend to, were all prompts of one length
+        keys = positions * (positions / max(1, n) + 1) / 2  # for prompts of equal length
         layers = net.layers * (positions * (8 * C * C + 4 * C * net.inner) + 4 * C * keys)
         projections = 4 * C * E * positions if net.projects else 0
         return float(layers + projections + 2 * net.vocabulary * E * n * tokens)

@@ -17,13 +17,14 @@ MODEL_TYPE = "gpt2"
 PREFIX = "transformer."
 TIES = (
     ("lm_head.weight", "wte.weight"),
-)  # the output matrix is the embedding's, whether a checkpoint repeats it or not
-MASKS = (".attn.bias", ".attn.masked_bias")  # causal masks that old checkpoints carry
+)  # the output matrix is the embedding's, whether a checkpoint contains it twice or not
+MASKS = (".attn.bias", ".attn.masked_bias")  # causal masks, which old checkpoints contain
 
 
 class GPT2Config(DecoderConfig, frozen=True, kw_only=True):
-    """Sizes of a GPT-2, by Hugging Face's names; the defaults are the 124M model. Fields that do not change what is
-    computed are ignored. Raises ValueError for sizes that make no network and for variants that are not computed."""
+    """Sizes of a GPT-2, by Hugging Face's names; the defaults are the 124M model. Fields that have no effect on the
+    result are ignored. Raises ValueError for sizes that do not make a network, and for variants that are not supported.
+    """
 
     title: ClassVar[str] = "GPT-2"
 
@@ -71,7 +72,7 @@ class GPT2Config(DecoderConfig, frozen=True, kw_only=True):
         """Name and shape of every weight, in the order of the course's model_parameters.bin."""
         C, W = self.n_embd, self.width
         shapes: dict[str, tuple[int, ...]] = {}
-        for i in sorted(range(self.n_layer), key=str):  # 0, 1, 10, 11, 2: that file orders layers as text
+        for i in sorted(range(self.n_layer), key=str):  # 0, 1, 10, 11, 2: that file sorts layers as text
             shapes |= {
                 f"h.{i}.attn.c_attn.bias": (3 * C,), f"h.{i}.attn.c_attn.weight": (C, 3 * C),
                 f"h.{i}.attn.c_proj.bias": (C,), f"h.{i}.attn.c_proj.weight": (C, C),
@@ -84,7 +85,7 @@ class GPT2Config(DecoderConfig, frozen=True, kw_only=True):
         return shapes | {"wpe.weight": (self.n_positions, C), "wte.weight": (self.vocab_size, C)}
 
     def own_name(self, name: str) -> str | None:
-        """The name of a checkpoint's tensor here; None for one that holds no weights of its own."""
+        """The model's name of a checkpoint's tensor; None for one that holds no weights of its own."""
         return own_name(name)
 
     def layer(self, weights: Weights, i: int) -> LayerWeights:
@@ -101,7 +102,7 @@ class GPT2Config(DecoderConfig, frozen=True, kw_only=True):
 
 
 def own_name(name: str) -> str | None:
-    """The name of a checkpoint's tensor here; None for one that holds no weights of its own."""
+    """The model's name of a checkpoint's tensor; None for one that holds no weights of its own."""
     name = name.removeprefix(PREFIX)
     return None if name.endswith(MASKS) else name
 

@@ -19,16 +19,17 @@ from tilewright.models.decoder_config import DecoderConfig, EndWeights, LayerWei
 MODEL_TYPE = "gpt_neox"
 PREFIX = "gpt_neox."
 TOKENS, HEAD = "embed_in.weight", "embed_out.weight"
-HEAD_SINCE_5 = "lm_head.weight"  # the same in files that transformers 5 wrote
-TIES = ((HEAD, TOKENS),)  # where tie_word_embeddings is true
+HEAD_SINCE_5 = "lm_head.weight"  # the name of HEAD in files that transformers 5 has written
+TIES = ((HEAD, TOKENS),)  # if tie_word_embeddings is true
 BUFFERS = (".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq")  # of old checkpoints; no weights
-THETA, FACTOR = 10000.0, 0.25  # where the configuration does not say
+THETA, FACTOR = 10000.0, 0.25  # if the configuration does not give them
 ROPE_FIELDS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 
 
 class GPTNeoXConfig(DecoderConfig, frozen=True, kw_only=True):
-    """Sizes of a GPT-NeoX, by Hugging Face's names; the defaults are the 20B model. Fields that do not change what is
-    computed are ignored. Raises ValueError for sizes that make no network and for variants that are not computed."""
+    """Sizes of a GPT-NeoX, by Hugging Face's names; the defaults are the 20B model. Fields that have no effect on the
+    result are ignored. Raises ValueError for sizes that do not make a network, and for variants that are not supported.
+    """
 
     title: ClassVar[str] = "GPT-NeoX"
 
@@ -75,7 +76,7 @@ class GPTNeoXConfig(DecoderConfig, frozen=True, kw_only=True):
             raise ValueError(f"rotary_pct is {factor}, and a head has {head_size} elements: pairs of them are rotated")
 
     def _check_rope(self, field: str, given: dict[str, Any] | None) -> None:
-        """Raises ValueError for another kind of rotation than the plain one."""
+        """Raises ValueError for any kind of rotation but the default one."""
         rope = given or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind != "default":
@@ -87,7 +88,7 @@ class GPTNeoXConfig(DecoderConfig, frozen=True, kw_only=True):
                 raise ValueError(f"{field}: {name} is {str(rope[name])[:50]!r}; a number is wanted")
 
     def _one_of(self, default: float, name: str, fields: Sequence[str]) -> float:
-        """The value that the fields and the `name` in both dictionaries agree on."""
+        """The value on which the fields and the `name` in both dictionaries agree."""
         found = {field: getattr(self, field) for field in fields}
         found |= {f"{field}: {name}": (getattr(self, field) or {}).get(name)
                   for field in ("rope_parameters", "rope_scaling")}  # fmt: skip
@@ -138,7 +139,7 @@ class GPTNeoXConfig(DecoderConfig, frozen=True, kw_only=True):
         return shapes if self.tie_word_embeddings else shapes | {HEAD: (V, C)}
 
     def own_name(self, name: str) -> str | None:
-        """The name here of a checkpoint's tensor; None for one that holds no weights of its own."""
+        """The model's name of a checkpoint's tensor; None for one that holds no weights of its own."""
         name = name.removeprefix(PREFIX)
         return None if name.endswith(BUFFERS) else HEAD if name == HEAD_SINCE_5 else name
 
@@ -161,7 +162,8 @@ class GPTNeoXConfig(DecoderConfig, frozen=True, kw_only=True):
         )  # fmt: skip
 
     def _apart(self, rows: np.ndarray) -> np.ndarray:
-        """Rows that are stored head by head, each head's query, key and value: queries of all heads, keys, values."""
+        """Rows that are stored head by head, each with query, key and value -> the queries of all heads, the keys, the
+        values."""
         H = self.num_attention_heads
         by_head = rows.reshape(H, 3, self.hidden_size // H, *rows.shape[1:])
         return by_head.swapaxes(0, 1).reshape(rows.shape)

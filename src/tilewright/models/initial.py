@@ -1,4 +1,4 @@
-"""Random weights, scaled like a trained network's; the same seed gives the same."""
+"""Random weights, scaled like those of a trained network. The same seed gives the same weights."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tilewright.hardware import cpu
 def textcnn_scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """(mean, standard deviation) of a TextCNN's tensor: 1 for the embedding, 1 / sqrt(inputs) for the layers.
 
-    A bias is drawn like a layer of as many inputs as it has outputs.
+    A bias is drawn like a layer with as many inputs as the bias has elements.
     """
     inputs = 1 if name == "embedding.weight" else math.prod(shape[1:]) if len(shape) > 1 else shape[0]
     return 0.0, 1 / math.sqrt(inputs)
@@ -25,7 +25,8 @@ def random_blocks(
 ) -> Iterator[np.ndarray]:
     """float32 blocks that fill `shape`, from N(mean, deviation**2).
 
-    Philox, a counter-based generator, keyed by (seed, tensor): a tensor's values depend on nothing else.
+    They come from Philox, a counter-based generator, with the key (seed, tensor). A tensor's values depend on nothing
+    else.
     """
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(tensor,))))
     left = math.prod(shape)
@@ -48,5 +49,5 @@ def random_textcnn(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, n
             end += block.size
         return array.reshape(shape)
 
-    with ThreadPoolExecutor(cpu().cores) as pool:  # NumPy's generators let other threads run
+    with ThreadPoolExecutor(cpu().cores) as pool:  # NumPy's generators release the GIL
         return dict(zip(shapes, pool.map(filled, count(), shapes.keys(), shapes.values()), strict=True))

@@ -22,12 +22,13 @@ PREFIX = "model."
 TOKENS, HEAD = "decoder.embed_tokens.weight", "lm_head.weight"
 TIES = ((HEAD, TOKENS),)  # unless tie_word_embeddings is false
 OFFSET = 2  # the table of positions starts with two rows that are never read
-EPS = 1e-5  # of the norms; no field of the configuration
+EPS = 1e-5  # of the norms; the configuration has no field for it
 
 
 class OPTConfig(DecoderConfig, frozen=True, kw_only=True):
-    """Sizes of an OPT, by Hugging Face's names; the defaults are the 125M model. Fields that do not change what is
-    computed are ignored. Raises ValueError for sizes that make no network and for variants that are not computed."""
+    """Sizes of an OPT, by Hugging Face's names; the defaults are the 125M model. Fields that have no effect on the
+    result are ignored. Raises ValueError for sizes that do not make a network, and for variants that are not supported.
+    """
 
     title: ClassVar[str] = "OPT"
 
@@ -97,7 +98,7 @@ class OPTConfig(DecoderConfig, frozen=True, kw_only=True):
         return shapes if self.tie_word_embeddings else shapes | {HEAD: (self.vocab_size, E)}
 
     def own_name(self, name: str) -> str | None:
-        """The name here of a checkpoint's tensor."""
+        """The model's name of a checkpoint's tensor."""
         return name.removeprefix(PREFIX)
 
     def layer(self, weights: Weights, i: int) -> LayerWeights:

@@ -14,11 +14,11 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats.embedding_modules import EmbeddingModules
 from tilewright.ops.matmul import matmul, prepare
 
-LEAST = 1e-12  # a shorter vector is divided by this, as PyTorch's normalize does
+LEAST = 1e-12  # the smallest divisor of a vector, as in PyTorch's normalize
 
 
 class TextVectors:
-    """Makes vectors of hidden states.
+    """Computes vectors from hidden states.
 
     modules: what to compute. width: elements of a hidden state. weights: of the dense layers, float32 or bfloat16, as
     "0.weight" (outputs, inputs) and "0.bias". dtype: accuracy class of their products. Raises InputError for a weight
@@ -39,13 +39,13 @@ class TextVectors:
             self.layers.append((prepare(weight.T, dtype=dtype), bias, layer.activation))
 
     def checked(self, dimensions: int | None) -> int:
-        """The elements to keep of a vector; None: all. Raises UsageError."""
+        """The number of elements to keep of a vector; None: all. Raises UsageError."""
         return checked_size(dimensions, self.size, "dimensions")
 
     def pooled(self, x: np.ndarray, starts: np.ndarray, skip: int = 0) -> np.ndarray:
         """Hidden states float32 (R, C) of n texts, whose first rows are `starts`, -> float32 (n, C * poolings).
 
-        skip: tokens of the prompt, which are not pooled, but for a text's last token.
+        skip: number of tokens of the prompt. They are not pooled, except that a text's last token always is.
         """
         ends = np.append(starts[1:], len(x))
         rows = [
@@ -80,8 +80,8 @@ class TextVectors:
         return self.cut(unit(x) if self.modules.is_normalized else x, dimensions)
 
     def cut(self, vectors: np.ndarray, dimensions: int | None) -> np.ndarray:
-        """The first `dimensions` elements of whole vectors float32 (n, size); None: all of them. What is cut is scaled
-        to length 1 again, if the model scales its vectors."""
+        """The first `dimensions` elements of whole vectors float32 (n, size); None: all of them. Shortened vectors are
+        scaled to length 1 again, if the model scales its vectors."""
         if (keep := self.checked(dimensions)) == self.size:
             return vectors
         shorter = np.ascontiguousarray(vectors[:, :keep])
@@ -89,7 +89,8 @@ class TextVectors:
 
 
 def checked_size(dimensions: int | None, size: int, parameter: str) -> int:
-    """The elements to keep of a vector of `size`; None: all. parameter: what the caller calls it. Raises UsageError."""
+    """The number of elements to keep of a vector of `size`; None: all. parameter: the caller's name for it. Raises
+    UsageError."""
     if dimensions is None:
         return size
     if isinstance(dimensions, bool) or not isinstance(dimensions, int | np.integer):

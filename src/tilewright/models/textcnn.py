@@ -1,10 +1,10 @@
 """TextCNN: sentence classification by one layer of convolutions over embeddings.
 
-    features = concat over branches of max over positions of relu(conv1d(E[ids]))      # embedding_conv1d
+features = concat over branches of max over positions of relu(conv1d(E[ids]))      # embedding_conv1d
     logits   = Linear(ReLU(Linear( ... features)))                                     # matmul, bias and ReLU fused
 
-Source: Kim, "Convolutional Neural Networks for Sentence Classification", 2014; without dropout, normalisation or
-padding mask: a sentence always has `sequence_length` ids, and where padding fills it up, that is a token like others.
+Source: Kim, "Convolutional Neural Networks for Sentence Classification", 2014. There is no dropout, normalisation or
+padding mask. A sentence always has `sequence_length` ids, and a padding token counts like any other token.
 """
 
 import weakref
@@ -35,18 +35,18 @@ from tilewright.ops.matmul import matmul
 from tilewright.ops.matmul import prepare as prepare_matrix
 from tilewright.switches import Without, check_switches, rungs_without
 
-# Sentences of a batch. On the CPU 1,024 are 16 MiB of features, and fill every block of a matmul. On an H200 in float32
-# 128 take 153 us, 1,024 take 188 and 8,192 take 1,480.
+# Batch sizes in sentences. On the CPU 1,024 sentences have 16 MiB of features, and fill every block of a matmul. On an
+# H200 in float32, 128 sentences take 153 us, 1,024 take 188 us and 8,192 take 1,480 us.
 SIZES = {"cpu": (1024,), "cuda": (128, 1024, 8192)}
 MODEL_TYPE = "textcnn"
 INTEGERS = (int, np.integer)
 MAX_SIZE = 2**31
-MAX_LENGTH = 65536  # no weight's shape confirms the sequence length, so a limit guards the memory of a batch
+MAX_LENGTH = 65536  # no weight's shape depends on the sequence length, so this limits the memory of a batch
 
 
 class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of a TextCNN; the defaults are the course's model. pad_token_id: fills sentences up; None: none may be
-    short. Raises ValueError for sizes that make no network."""
+    """Sizes of a TextCNN; the defaults are the course's model. pad_token_id: the token that fills up short sentences;
+    None: a short sentence is an error. Raises ValueError for sizes that do not make a network."""
 
     model_type: str = MODEL_TYPE
     vocab_size: int = 21635
@@ -91,7 +91,7 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def shortest(self) -> int:
-        """Tokens of a sentence at least."""
+        """The smallest number of tokens of a sentence."""
         return self.sequence_length
 
     @property
@@ -104,8 +104,8 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return Convolutions(self.hidden_size, self.num_filters, tuple(self.kernel_sizes), dtype, device)
 
     def memory(self, dtype: str, device: str = "cpu") -> Memory:
-        """Bytes of the filters and the linear layers. entry: of an entry of the token table, 0 if there is none; on a
-        GPU an entry has a token's rows for all taps."""
+        """Bytes of the filters and the linear layers. entry: bytes of an entry of the token table, 0 if there is none.
+        On a GPU an entry has a token's rows for all taps."""
         linears = []
         for i, (K, N) in enumerate(pairwise(self.widths), start=1):
             with layer_of(matmul=i):
@@ -113,7 +113,7 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         if device == "cpu":
             with layer_of(embedding_conv1d=1):
                 filters = footprint.weights(convolutions_ladder, self.convolutions(dtype))
-        else:  # as the ladder's rungs for a GPU say, which cannot be asked where there is none
+        else:  # the same condition as in the rungs for a GPU, which cannot be asked on a machine without one
             C, taps, width = self.hidden_size, sum(self.kernel_sizes), row_width(self.num_filters, dtype, cut=True)
             own = footprint.matrix(C, taps * self.num_filters, dtype, device)
             entry = taps * -(-self.num_filters // width) * LINE
@@ -121,7 +121,7 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return footprint.total([filters, *linears])
 
     def between_bytes(self, dtype: str, device: str = "cpu") -> int:
-        """Bytes of a sentence between the layers. The CPU keeps all layers' results until a batch is done. A GPU
+        """Bytes of a sentence between the layers. The CPU keeps the results of all layers until a batch is done. A GPU
         allocates them layer by layer: operand, result, and in float32 the operand's limbs."""
         if device == "cpu":
             return 4 * sum(self.widths)
@@ -131,18 +131,19 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def calls(self) -> dict[str, int]:
-        """How often a forward pass calls each operation, for rungs that are forced for one layer. A branch is a call of
-        conv1d, where embedding_conv1d runs on it."""
+        """How often a forward pass calls each operation. So a rung can be forced for one layer. A branch is one call of
+        conv1d if embedding_conv1d uses it."""
         return {"embedding_conv1d": 1, "conv1d": len(self.kernel_sizes), "matmul": len(self.hidden_sizes) + 1}
 
     @property
     def operands(self) -> tuple[list[Operand], list[Operand]]:
-        """(inputs, outputs) of a sentence: its ids; its logits, and its smallest slot of the token table."""
+        """(inputs, outputs) of a sentence. The input is its ids. The outputs are its logits and its smallest slot of
+        the token table."""
         return [Operand((self.sequence_length,), "int32")], [Operand((self.num_labels,)), Operand((), "int32")]
 
     @property
     def flops(self) -> int:
-        """Operations of a sentence whose rows of the token table exist."""
+        """Operations of a sentence if its rows of the token table are already computed."""
         sums = sum((self.sequence_length - K + 1) * K * self.num_filters for K in self.kernel_sizes)
         return sums + sum(2 * K * N for K, N in pairwise(self.widths))
 
@@ -151,20 +152,21 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return self.id2label.get(i, f"LABEL_{i}")
 
     def encoder(self, tokenizer: Tokenizer | None) -> SentenceEncoder | None:
-        """From text to ids; None without a tokenizer. Raises InputError where the two do not fit."""
+        """From text to ids; None without a tokenizer. Raises InputError if the tokenizer does not fit the model."""
         return encoder_for(tokenizer, self)
 
 
 class TextCNN:
     """A TextCNN ready to run on this machine's CPU, or on its GPU.
 
-    weights: float32 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and read-only.
-    dtype: accuracy class of the products, "float32" or "bfloat16", on a GPU "float16", too. device: "cpu", "cuda" or a
-    backend. table_memory: bytes that the token table may occupy; None: no limit, on a GPU what it has free but for a
-    reserve. without: optimisations that are switched off: "token-table", which may change bits, on a GPU also "pinned",
-    "overlap" and "graphs". Raises InputError if a tensor is missing, too many or of another shape, UsageError for a
-    table_memory that is no number of bytes or has no table, and for another switch, ResourceError where memory does
-    not suffice.
+    weights: float32 arrays by the names of `config.tensor_shapes()`; they may be memory-mapped and read-only. dtype:
+    accuracy class of the products, "float32" or "bfloat16", on a GPU also "float16". device: "cpu", "cuda" or a
+    backend. table_memory: the largest size of the token table in bytes; None: no limit on the CPU, on a GPU its free
+    memory without a reserve. without: optimisations that are switched off: "token-table", which may change bits, on a
+    GPU also "pinned", "overlap" and "graphs".
+
+    Raises InputError if a tensor is missing, too many or of another shape. Raises UsageError for a table_memory that is
+    no number of bytes or has no table, and for another switch. Raises ResourceError if there is not enough memory.
     """
 
     def __init__(
@@ -217,7 +219,7 @@ class TextCNN:
                     matrix = prepare_matrix(array(weights[f"linears.{i}.weight"]).T, dtype=dtype)
                 self.linears.append((matrix, vector(weights[f"linears.{i}.bias"])))
         self.tokens, sizes = token_lookup(self.convolutions), SIZES[self.backend.name]
-        own = weakref.proxy(self)  # which holds the batches and is freed with them
+        own = weakref.proxy(self)  # the model owns the batches, and both are freed together
         what = f"the GPU's memory does not hold a batch of {sizes[0]} sentences beside the weights"
         remedy = "give the token table less (table_memory, --table-memory on the command line), or run on the CPU"
         with self.backend.enough_memory(what, remedy):
@@ -250,9 +252,9 @@ class TextCNN:
     def logits(self, ids: ArrayLike) -> np.ndarray:
         """Token ids int (n, sequence_length) -> float32 (n, num_labels).
 
-        A large n is better than many small ones: rows of the token table are computed n sentences at a time. A
-        sentence's bits do not depend on the others. Raises UsageError for another shape or an id outside the
-        vocabulary, with its index; torch's OutOfMemoryError if a GPU's memory does not hold new rows of the table.
+        One large n is faster than many small ones, because the token table's rows are computed for n sentences at a
+        time. A sentence's bits do not depend on the others. Raises UsageError for another shape or an id outside the
+        vocabulary, with its index; torch's OutOfMemoryError if new rows of the table do not fit into a GPU's memory.
         """
         ids, L = as_numpy("ids", ids), self.config.sequence_length
         if ids.ndim != 2 or ids.shape[1] != L:
@@ -270,9 +272,9 @@ class TextCNN:
     def classify(self, sentences: Iterable[str | Sequence[int] | np.ndarray]) -> list[Answer]:
         """Sentences -> [{"label", "score", "logits"}]; score is the softmax of the label's logit.
 
-        sentences: texts, if the model has a tokenizer, or sequences of token ids; see `SentenceEncoder` for those that
-        are longer or shorter than sequence_length. Raises UsageError naming the sentence that cannot be classified,
-        and the position of what is no id of the vocabulary, both from 0.
+        sentences: texts, if the model has a tokenizer, or sequences of token ids. `SentenceEncoder` describes those
+        that are longer or shorter than sequence_length. Raises UsageError with the index of a sentence that cannot be
+        classified, and the position of a token that is no id of the vocabulary, both from 0.
         """
         if isinstance(sentences, str):
             raise WrongType("sentences is one text; a list of sentences is wanted")
@@ -284,7 +286,7 @@ class TextCNN:
         return [self.answer(row) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
 
     def _content(self, number: int, sentence, encoder: SentenceEncoder | None) -> Content:
-        """What counts of a sentence's text, or its ids, each an integer of the vocabulary."""
+        """The tokens of a sentence's text that are used, or its ids, each of them an integer of the vocabulary."""
         L, V = self.config.sequence_length, self.config.vocab_size
         if isinstance(sentence, str) and encoder is None:
             what = f"sentence {number} is text, and the model has no tokenizer.json"
@@ -312,5 +314,6 @@ class TextCNN:
         return [int(token) for token in row]
 
     def answer(self, logits: np.ndarray) -> Answer:
-        """One sentence's logits (num_labels,) as {"label", "score", "logits"}; the lowest class wins a tie."""
+        """One sentence's logits (num_labels,) as {"label", "score", "logits"}. If logits are equal, the lowest class is
+        chosen."""
         return softmax_answer(logits, self.config.label)

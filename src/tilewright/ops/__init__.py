@@ -1,1 +1,2 @@
-"""WHAT is computed: one folder an operation, a ladder of kernels in each."""
+"""The operations: one folder per operation. Each has a reference in NumPy and a ladder of kernels, from naive to
+fast."""

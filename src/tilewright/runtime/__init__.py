@@ -1,1 +1,1 @@
-"""HOW it is run, no maths: loading, batches, the job, progress, signals."""
+"""Runs models as jobs: loading, shards, engines, progress, signals. The mathematics is in `ops`."""

@@ -1,4 +1,4 @@
-"""The state of a job before it runs: its cut and the shards that exist. Reads only."""
+"""The state of a job before it runs: its cut and its committed shards. Nothing is written."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from tilewright.runtime.stores.views import mirror
 
 @dataclass(frozen=True)
 class Begun:
-    """The state of a job before it runs. cut: the earlier run's, or the one that this run would make. done: committed
-    shards. state: "new", "running", "stopped" or "finished". touched: files whose times have changed. workers: the
-    number that share the input. thrown: shards of an earlier job that --restart removes. fingerprint: of this run.
+    """The state of a job before it runs.
+
+    cut: of the earlier run, or the one that this run would make. done: committed shards. state: "new", "running",
+    "stopped" or "finished". touched: files whose times have changed. workers: the number that share the input. thrown:
+    the number of shards that --restart would remove. fingerprint: of this run.
     """
 
     cut: Cut
@@ -36,10 +38,10 @@ class Begun:
 
 
 def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Begun:
-    """The state of the job. Sets the task's workers, because its cut depends on them.
+    """Read the state of the job. It also sets the task's number of workers, on which the cut depends.
 
-    Raises UsageError if the job was begun for other results or the engine is not available. Raises ResourceError if the
-    output or the trace cannot be written.
+    Raises UsageError if the job was started with another fingerprint, or if the engine is not available. Raises
+    ResourceError if the output or the trace cannot be written.
     """
     task.workers = workers_of(engine_of(settings, device), settings)
     if not isinstance(task, Assembling):
@@ -67,7 +69,7 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
 
 
 def _shards_in(output: str) -> int:
-    """The number of shards in the job directory of this output, whatever job it is."""
+    """The number of shards in the job directory of this output, even if they belong to another job."""
     with JobDirectory(output, look=True) as directory:
         return sum(1 for _ in directory.committed())
 
@@ -81,7 +83,7 @@ def _found(task: VerbTask, output: str, manifest: Manifest) -> Begun | None:
         except Damaged:
             return None
         files = task.files() if isinstance(task, Reading) else {}
-        known = files.keys() & contents.known_hashes(directory).keys()  # the run hashes these, and compares
+        known = files.keys() & contents.known_hashes(directory).keys()  # the run compares the hashes of these
         unknown = [name for name in touched if name not in known]
         contents.check_touched(directory, manifest, unknown, files, lambda: None)
         cut = directory.manifest.cut

@@ -14,8 +14,8 @@ from tilewright.formats.packages import install_command
 from tilewright.hardware import engines, gpus, no_gpu
 
 DEVICES = ("cpu", "cuda", "auto")
-GPU_DTYPES = ("float16", "tf32")  # accuracy classes that no kernel on a CPU has
-LEAST = (8, 0)  # compute capability, Ampere's: from there on matrix units know bfloat16 and tf32
+GPU_DTYPES = ("float16", "tf32")  # accuracy classes without CPU kernels
+LEAST = (8, 0)  # the lowest compute capability: Ampere's tensor cores are the first with bfloat16 and tf32
 ON_CPU = 'run on the CPU: device="cpu", --device cpu on the command line'
 
 _elsewhere: ContextVar[bool] = ContextVar("elsewhere", default=False)
@@ -24,9 +24,9 @@ _class_elsewhere: ContextVar[str | None] = ContextVar("class_elsewhere", default
 
 @contextmanager
 def gpu_elsewhere(taken_for_granted: bool, device_class: str | None = None) -> Iterator[None]:
-    """In the block, `place_for("cuda")` does not check the GPU: a job for another machine is planned or led.
+    """Within the block, `place_for("cuda")` does not check for a GPU, because the job runs on another machine.
 
-    device_class: of its GPU, see `fingerprint.device_class`; None: unknown.
+    device_class: of that machine's GPU, see `fingerprint.device_class`; None: unknown.
     """
     tokens = _elsewhere.set(taken_for_granted), _class_elsewhere.set(device_class)
     try:
@@ -37,12 +37,12 @@ def gpu_elsewhere(taken_for_granted: bool, device_class: str | None = None) -> I
 
 
 def class_elsewhere() -> str | None:
-    """The class of the GPU of the enclosing `gpu_elsewhere`; None without one."""
+    """The GPU class that was given to the enclosing `gpu_elsewhere`; None if there is none."""
     return _class_elsewhere.get()
 
 
 def is_gpu_elsewhere() -> bool:
-    """Whether this is in a block of `gpu_elsewhere`, for a GPU of another machine."""
+    """True within a block of `gpu_elsewhere`, for a GPU of another machine."""
     return _elsewhere.get()
 
 
@@ -104,10 +104,10 @@ def _check_gpu() -> None:
 
 
 class gpu_faults:
-    """Turns errors of the GPU's driver in the block (a fault, a lost device, no memory) into a ResourceError."""
+    """Within the block, errors of the GPU's driver (a fault, a lost device, no memory) become ResourceErrors."""
 
     def __enter__(self) -> None:
-        """A context for the CPU: it does nothing."""
+        """Do nothing: on a CPU no such errors occur."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is None or isinstance(error, TilewrightError):

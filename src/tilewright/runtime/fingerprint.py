@@ -1,5 +1,5 @@
-"""Fields of the fingerprint that all verbs have: device class, dtype, rungs, version. Also sets the threads and rungs
-of a job in every process."""
+"""The fields that the fingerprints of all verbs have: device class, dtype, rungs, version. `in_force` applies a job's
+threads and rungs in a process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from tilewright.runtime.jobs.manifest import SWITCHES, Value
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.switches import changing_bits, rungs_without
 
-EXACT = ("amx-bf16", "avx512bf16")  # features of a CPU by which a kernel rounds in another way
+EXACT = ("amx-bf16", "avx512bf16")  # CPU features with which kernels round differently
 
 
 @contextmanager
 def in_force(settings: Settings) -> Iterator[None]:
-    """Inside, kernels run on the settings' threads, and the settings' rungs are forced.
+    """Within the block, kernels run on the settings' number of threads, and the settings' rungs are forced.
 
-    Raises UsageError for an operation that does not exist or for fewer than 1 thread, Refused for a rung that the
-    operation does not have.
+    Raises UsageError for an unknown operation or for fewer than 1 thread, and Refused for an unknown rung.
     """
     count = asked_threads() if settings.threads is None else settings.threads
     with forcing(**settings.rungs), threads(count):
@@ -31,10 +30,10 @@ def in_force(settings: Settings) -> Iterator[None]:
 
 
 def as_called(settings: Settings) -> Settings:
-    """The settings with the device of "auto", the rungs and threads of the caller's `with` blocks, and the rungs of the
-    switches.
+    """The settings with defaults filled in.
 
-    Raises what `in_force` and `place_for` do, and UsageError for a batch of fewer than 1 record.
+    The device "auto" is resolved. Rungs and threads of the caller's `with` blocks, and rungs that --without forces, are
+    added. Raises what `in_force` and `place_for` raise, and UsageError for a batch of fewer than 1 record.
     """
     if settings.batch_size is not None and settings.batch_size < 1:
         raise UsageError(f"batch_size is {settings.batch_size}; it must be at least 1")
@@ -46,8 +45,7 @@ def as_called(settings: Settings) -> Settings:
 
 
 def fingerprint(verb: str, settings: Settings, dtype: str) -> dict[str, Value]:
-    """The fields that the results of every verb depend on, the first ones of the manifest. dtype: the accuracy
-    class."""
+    """The fields on which the results of every verb depend. dtype: the accuracy class."""
     fields: dict[str, Value] = {"verb": verb, "version": own_version(), "dtype": dtype}
     fields["device"] = device_class(settings.device)
     if settings.without:
@@ -58,7 +56,10 @@ def fingerprint(verb: str, settings: Settings, dtype: str) -> dict[str, Value]:
 
 
 def device_class(device: str) -> str:
-    """The name of hardware that gives the same bits: "cpu, 16 lanes, amx-bf16", "cuda 9.0". device: "cpu" or "cuda"."""
+    """A name for all hardware that gives the same bits, such as "cpu, 16 lanes, amx-bf16" or "cuda 9.0".
+
+    device: "cpu" or "cuda".
+    """
     from tilewright.hardware import cpu, gpus
 
     if device == "cuda":

@@ -1,9 +1,8 @@
-"""Finds forced rungs that a job never uses. Such a rung is refused before the job, or named at its end; none is ignored
-silently.
+"""Finds forced rungs (kernels) that a job never uses. Such a rung is refused before the job, or reported at its end.
 
 A job runs the operations of its model, and the operations that their rungs call. With some settings an operation does
-not run: the verb's task names it, and the operation that runs instead. A rung may be forced for an operation, or for
-one layer of the model ("matmul@2"), see `ops.core.layers`.
+not run. Then the verb's task names it, and the operation that runs instead. A rung may be forced for an operation, or
+for one layer of the model ("matmul@2"); see `ops.core.layers`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.layers import split_target, wrong_layers
 
-OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `calls` names those beneath them
+OPERATIONS = {  # that a verb's model may call; the `calls` of their rungs name further operations
     "classify": ("embedding_conv1d", "matmul", "embedding", "layernorm", "attention"),
     "embed": ("matmul", "embedding", "layernorm", "attention"),
     "generate": ("embedding", "layernorm", "rope", "attention", "matmul", "matmul_argmax", "sample"),
@@ -27,8 +26,11 @@ OPERATIONS = {  # of a verb's model, with one setting or another; a rung's `call
 
 
 class Idle(NamedTuple):
-    """Why a job does not run an operation. when: the setting, as in "at temperature 0". instead: the operation that
-    runs. remedy: what to change, so that the operation runs."""
+    """The reason why a job does not run an operation.
+
+    when: the setting, as in "at temperature 0". instead: the operation that runs. remedy: what to change, so that the
+    operation runs.
+    """
 
     when: str
     instead: str
@@ -36,13 +38,13 @@ class Idle(NamedTuple):
 
 
 def without_rope(calls: Mapping[str, int]) -> dict[str, Idle]:
-    """`rope` as an idle operation, for a decoder that does not call it. calls: see `check_rungs`."""
+    """Returns `rope` as an idle operation if the decoder does not call it. calls: see `check_rungs`."""
     when = "in a model whose positions are a table"
     return {} if "rope" in calls else {"rope": Idle(when, "embedding", "leave it out")}
 
 
 def check_operations(verb: str, rungs: Mapping[str, str]) -> None:
-    """Raises UsageError for a rung of an operation that the verb does not run with any settings."""
+    """Raises UsageError for a rung of an operation that the verb never runs."""
     everywhere = {op: tuple(_ladder(op).rungs.values()) for op in OPERATIONS[verb]}
     runs = [*OPERATIONS[verb], *_beneath(everywhere)]
     for target, name in rungs.items():
@@ -60,8 +62,8 @@ def check_rungs(
 ) -> None:
     """Raises UsageError for a rung of an operation, or of a layer, that a job with these settings does not run.
 
-    device: "cpu" or "cuda". idle: operations of the verb that its settings leave idle. calls: how often the verb's
-    model calls operations in a forward pass; without it no rung can be forced for one layer.
+    device: "cpu" or "cuda". idle: operations that do not run with the job's settings. calls: how often the model calls
+    each operation in a forward pass; without it no rung can be forced for one layer.
     """
     check_operations(verb, rungs)
     idle, calls = idle or {}, calls or {}
@@ -85,7 +87,7 @@ def check_rungs(
 
 
 def _only_beneath(verb: str, op: str, device: str) -> tuple[str, str]:
-    """(rule, remedy) where the job's rungs do not call `op`, which others would."""
+    """(rule, remedy) for the error that the job's rungs do not call `op`, although other rungs would."""
     callers = _callers(verb, op)
     here = [f"{above}={rung.name}" for above, rung in callers if _runs_on(rung, device)]
     named = " or ".join(here or [f"{above}={rung.name}" for above, rung in callers])
@@ -99,8 +101,11 @@ def _ladder(op: str) -> Ladder:
 
 
 def _candidates(op: str, forced: Mapping[str, str], device: str, layers: int) -> tuple[Rung, ...]:
-    """The rungs that may run on the device: those that are forced for layers, and for the other layers the forced one,
-    or else the chosen ones. layers: how many there are; 0: they are not numbered."""
+    """The rungs of `op` that may run on the device.
+
+    These are the rungs forced for layers, and for the other layers the rung forced for the operation, or else the
+    default ones. layers: the number of layers; 0: they are not numbered.
+    """
     rungs, own = _ladder(op).rungs, _of_layers(op, forced)
     named = tuple(rungs[name] for name in dict.fromkeys(own))
     if own and len(own) == layers:

@@ -11,17 +11,19 @@ from tilewright.formats.lines import end_of
 from tilewright.formats.names import kind_of_records
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, Whole
 
-SCAN_BYTES = 64 << 20  # of a binary input, whose ids are checked before the work: a third of a second from a slow disk
-SAMPLE_BYTES = 1 << 20  # of text, from which the length of its lines is taken
-PIECES = 20  # shards per worker, at most, if there are several: the last ones balance workers of different speed
-SHARES = 16  # least number of shards for one worker, if there are enough records: a kill costs about one of them
+SCAN_BYTES = 64 << 20  # of a binary input whose ids are checked before the work: 0.3 s from a slow disk
+SAMPLE_BYTES = 1 << 20  # of text that are read to estimate the length of a line
+PIECES = 20  # the most shards per worker, if there are several: the last shards balance workers of different speed
+SHARES = 16  # the fewest shards for one worker, if there are enough records: a kill loses about one of them
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """The size of shards. records: wanted per shard. least: lower bound if there are several workers, because smaller
-    shards leave batches unfilled. alone: lower bound for a single worker (None: `records`). most_bytes: upper bound for
-    a shard of text."""
+    """The size of shards.
+
+    records: desired per shard. least: the fewest records per shard with several workers, because smaller shards do not
+    fill batches. alone: the fewest for a single worker (None: `records`). most_bytes: the most bytes of a text shard.
+    """
 
     records: int
     least: int
@@ -30,7 +32,7 @@ class Sizing:
     alone: int | None = None
 
     def for_workers(self, workers: int) -> Sizing:
-        """The sizing for this many workers, which share the input evenly."""
+        """The sizing for this number of workers, which share the input evenly."""
         return replace(self, least=min(self.least, self.records), workers=workers)
 
     def a_shard(self, total: int) -> int:
@@ -43,14 +45,14 @@ class Sizing:
 
 
 def cut_rows(count: int, row_bytes: int, shard_size: int | None, sizing: Sizing) -> Cut:
-    """The cut of a binary input. shard_size: rows."""
+    """Divide a binary input. shard_size: in rows; None: chosen by `sizing`."""
     return Records(row_bytes, count, shard_size or sizing.a_shard(count))
 
 
 def cut_lines(path: str | os.PathLike[str], count: int | None, shard_size: int | None, sizing: Sizing) -> Cut:
-    """The cut of the first `count` records of a text (None: all). shard_size: bytes. Raises InputError.
+    """Divide the first `count` records of a text (None: all). shard_size: in bytes; None: chosen by `sizing`.
 
-    Parquet is cut into its row groups, and a shard_size raises UsageError.
+    Parquet is divided into its row groups, so a shard_size raises UsageError there. Raises InputError.
     """
     with open_text(path, "input") as file:
         if kind_of_records(path) == ".parquet":

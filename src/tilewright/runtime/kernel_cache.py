@@ -14,9 +14,10 @@ _first: set[str] = set()  # cache directories that this process has reported as 
 
 
 def cache_or_none() -> str:
-    """A notice if compiled kernels cannot be cached in the default directory, because it cannot be created or another
-    user could change its files; else "". The cache is then off for this process and its children. Raises UsageError if
-    TILEWRIGHT_CACHE names such a directory.
+    """Check the default cache directory. Returns a notice if kernels cannot be cached there, else "".
+
+    The directory is unusable if it cannot be created, or if another user could change its files. Then the cache is off
+    for this process and its children. Raises UsageError if TILEWRIGHT_CACHE names such a directory.
     """
     chosen = os.environ.get(CACHE)
     if chosen == "off":
@@ -37,7 +38,7 @@ def cache_or_none() -> str:
         if chosen:
             remedy = "name a directory of your own, or 'off' to compile in every run"
             raise UsageError(f"{CACHE} is {chosen!r}, where no directory can be made: {why}", remedy=remedy) from error
-        if isinstance(error.__cause__, RuntimeError):  # pathlib's, where neither HOME nor the list of users tells
+        if isinstance(error.__cause__, RuntimeError):  # pathlib raises it if the home directory is unknown
             what = f"Compiled kernels cannot be saved in ~/.cache ({error.message})"
         else:
             what = f"Compiled kernels cannot be saved in {cache.home()} ({why})"
@@ -49,7 +50,7 @@ def cache_or_none() -> str:
 
 
 def first_run() -> str:
-    """The notice before a run without compiled kernels for this machine; else ""."""
+    """The notice for the user if this machine has no compiled kernels yet; else ""."""
     from tilewright.simd import cache
 
     if os.environ.get(CACHE) == "off":
@@ -57,7 +58,7 @@ def first_run() -> str:
     try:
         cache.check(cache.directory())
         kept = any(path.is_file() for path in cache.directory().glob("*.kernel"))
-    except (OSError, ResourceError):  # said where the first kernel is asked for
+    except (OSError, ResourceError):  # raised again when the first kernel is needed
         return ""
     if kept:
         return ""
@@ -68,8 +69,11 @@ def first_run() -> str:
 
 @contextmanager
 def compiling_told(say: Callable[[str], None]) -> Iterator[None]:
-    """With a cache, prints a notice when the block compiles its first new kernel, because that takes time. Prints none
-    if `first_run` has."""
+    """Within the block, print a notice when the first kernel that is not in the cache is compiled.
+
+    Compiling takes time, so the user should know. Nothing is printed without a cache, or if `first_run` has already
+    returned a notice.
+    """
     from numba.core import event
 
     from tilewright.simd import cache

@@ -57,8 +57,11 @@ TOKENIZER = "tokenizer.json"
 
 
 class Kind(NamedTuple):
-    """How to load one kind of model. rename: of a configuration, the function that gives the model's name of a
-    checkpoint's tensor, see `read_model`."""
+    """How to load one kind of model.
+
+    rename: takes a configuration, and returns a function that maps a checkpoint's tensor name to the model's name; see
+    `read_model`.
+    """
 
     config: type[Config]
     model: Callable[..., Model]
@@ -81,7 +84,7 @@ VERBS = dict.fromkeys(KINDS, "classify") | dict.fromkeys(DECODERS, "generate") |
 
 
 def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config:
-    """The configuration that config.json's values describe. Raises InputError naming the field that is wrong."""
+    """Parse the values of config.json. Raises InputError with the name of an invalid field."""
     name = os.path.join(path, CONFIG) if os.path.isdir(path) else path
     kind = KINDS.get(str(values.get("model_type")))
     if kind is None:
@@ -132,7 +135,7 @@ def read_weights(path: str | os.PathLike[str], wanted: type | UnionType | None =
 def mapped_weights(
     path: str | os.PathLike[str], wanted: type | UnionType | None = None, *, headers: bool = True
 ) -> tuple[Config, Weights]:
-    """As `read_weights`, without the check for finite values; headers: without reading any values."""
+    """As `read_weights`, without the check for finite values. headers: read only the headers, and no values."""
     config = config_of(path, wanted) if wanted else config_of(path)
     kind = KINDS[config.model_type]
     try:
@@ -146,7 +149,7 @@ def mapped_weights(
         raise
     if isinstance(config, GPT2Config) and not config.tie_word_embeddings:
         _check_output_matrix(path)
-        config = msgspec.structs.replace(config, tie_word_embeddings=True)  # it has been compared
+        config = msgspec.structs.replace(config, tie_word_embeddings=True)  # both matrices are equal
     return config, weights
 
 
@@ -157,7 +160,7 @@ def _quantized(path: str | os.PathLike[str]) -> str:
 
 
 def _check_output_matrix(path: str | os.PathLike[str]) -> None:
-    """Raises InputError if the configuration has an output matrix of its own, and the weights have none."""
+    """Raises InputError if the configuration requires a separate output matrix, and the weights have none."""
     ((alias, name),) = gpt2.TIES
     if os.path.isdir(path) and not any(gpt2.own_name(theirs) == alias for theirs in map_directory(path)):
         what = f"tensor {alias} is missing, and tie_word_embeddings is false: {name} is not the output matrix"
@@ -169,7 +172,7 @@ def _check_output_matrix(path: str | os.PathLike[str]) -> None:
 if TYPE_CHECKING:
 
     class AnyModel(DecoderModel, TextCNN, DCGAN, Bert):  # type: ignore[misc]
-        """A model whose family only its files tell: an editor offers the methods of every family."""
+        """The type of `load`'s result, for type checkers: it has the methods of all families of models."""
 
         @overload  # type: ignore[override]
         def generate(self, prompts: np.ndarray) -> np.ndarray: ...  # type: ignore[overload-overlap]
@@ -205,9 +208,9 @@ def load(  # type: ignore[overload-overlap]
 @overload
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> AnyModel: ...
 def load(path: str | os.PathLike[str], *, device: str = "auto", dtype: str = "float32", **options: Any) -> Any:
-    """The model at `path`: a directory (config.json, model.safetensors), or the course's file. If the current directory
-    has no such file, "poet", "critic" and "portraits" name the models of the package.
+    """Load the model at `path`: a directory with config.json and model.safetensors, or a headerless .bin file.
 
+    If the current directory has no file of that name, "poet", "critic" and "portraits" name models of the package.
     device: "cpu", "cuda", or "auto": a GPU if one can be used. dtype: the accuracy class: "float32", "bfloat16" or, on
     a GPU, "float16"; "auto": the dtype of the checkpoint (float32 instead of float16 on a CPU). options: other
     arguments of the model's class, such as `table_memory` of TextCNN, or `without`, a set of optimisations to switch
@@ -249,7 +252,7 @@ def _check_options(config: Config, options: dict[str, Any]) -> None:
 
 
 def encoder_tokenizer(path: str | os.PathLike[str], modules: EmbeddingModules) -> Tokenizer | None:
-    """`tokenizer_of` an encoder, as its modules want it."""
+    """The tokenizer of an encoder, as `tokenizer_of`, with the settings of its modules."""
     tokenizer = tokenizer_of(path)
     if tokenizer and modules.lowercase:
         tokenizer.lowercase()
@@ -257,13 +260,12 @@ def encoder_tokenizer(path: str | os.PathLike[str], modules: EmbeddingModules) -
 
 
 def text_vectors(modules: EmbeddingModules, width: int, dtype: str) -> TextVectors:
-    """The modules after an encoder of this width with their weights. Raises InputError."""
+    """Load the modules after an encoder, such as pooling and dense layers. width: of the encoder. Raises InputError."""
     return TextVectors(modules, width, dense_weights(modules), dtype)
 
 
 def dense_weights(modules: EmbeddingModules) -> Weights:
-    """The mapped, finite weights of the dense layers after an encoder, as `TextVectors` takes them. Raises
-    InputError."""
+    """Map the weights of the dense layers after an encoder, and check that they are finite. Raises InputError."""
     weights: Weights = {}
     for i, layer in enumerate(modules.layers):
         wanted = {"linear.weight": f"{i}.weight", **({"linear.bias": f"{i}.bias"} if layer.bias else {})}
@@ -277,8 +279,7 @@ def dense_weights(modules: EmbeddingModules) -> Weights:
 
 
 def stored_dtype(path: str | os.PathLike[str], device: str) -> str:
-    """The dtype of most elements of the checkpoint. On a CPU, which does not compute in float16, it is float32
-    instead."""
+    """The dtype of most elements of the checkpoint. On a CPU, float32 replaces float16, which has no CPU kernels."""
     elements: Counter[str] = Counter()
     for array in mapped_weights(path)[1].values():
         elements[array.dtype.name] += array.size
@@ -297,10 +298,12 @@ def build(config: DCGANConfig, weights: Weights, **options: Any) -> DCGAN: ...
 @overload
 def build(config: Config, weights: Weights, **options: Any) -> Model: ...
 def build(config: Config, weights: Weights, **options: Any) -> Model:
-    """The model on the `device` of its options, else on this machine's CPU; mapped weights that it has packed leave
-    memory."""
+    """Build the model on the `device` of its options; by default on the CPU.
+
+    Mapped weights that the model has packed are released from memory.
+    """
     if isinstance(config, BertConfig) and options.get("device") == "auto":
-        options["device"] = "cpu"  # the only device that it runs on
+        options["device"] = "cpu"  # the only supported device
     elif "device" in options:
         options["device"] = place_for(options["device"], options.get("dtype", "float32"))
     model = KINDS[config.model_type].model(config, weights, **options)
@@ -310,9 +313,11 @@ def build(config: Config, weights: Weights, **options: Any) -> Model:
 
 
 def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
-    """The tokenizer of a model directory, if it has one: tokenizer.json, else the files of older checkpoints, see
-    `formats.tokenizer_older`. Raises InputError for a damaged one, and for vocab.json or merges.txt without the
-    other."""
+    """Load the tokenizer of a model directory; None if it has none.
+
+    It is tokenizer.json, else the files of older checkpoints (`formats.tokenizer_older`). Raises InputError for a
+    damaged tokenizer, and if only one of vocab.json and merges.txt exists.
+    """
     name = os.path.join(path, TOKENIZER)
     if os.path.isfile(name):
         tokenizer = Tokenizer(name)
@@ -329,8 +334,10 @@ def _kind_at(path: str | os.PathLike[str]) -> str:
 
 
 def _older_files(path: str | os.PathLike[str]) -> list[str]:
-    """The files that stand for tokenizer.json: vocab.txt of a BERT, of others vocab.json and merges.txt.
-    Raises InputError for one of these two without the other."""
+    """The files that replace tokenizer.json in older checkpoints: vocab.txt of a BERT, else vocab.json and merges.txt.
+
+    Raises InputError if only one of the last two exists.
+    """
     if not any(os.path.isfile(os.path.join(path, part)) for part in (WORDS, VOCAB, MERGES)):
         return []
     kind = _kind_at(path)
@@ -349,6 +356,6 @@ def has_tokenizer(path: str | os.PathLike[str]) -> bool:
 
 
 def tokenizer_files(path: str | os.PathLike[str]) -> list[str]:
-    """The files of a model directory's tokenizer. Raises InputError as `tokenizer_of` does for half of one."""
+    """The files of a model directory's tokenizer. Raises InputError if only one of vocab.json and merges.txt exists."""
     whole = os.path.join(path, TOKENIZER)
     return [whole] if os.path.isfile(whole) else _older_files(path) if os.path.isdir(path) else []

@@ -14,13 +14,15 @@ FOLDER = Path(__file__).resolve().parent.parent / "data" / "models"
 NAMES = ("poet", "critic", "portraits")
 CARD = "README.md"
 MAX_CARD_BYTES = 1 << 16
-REPOSITORY = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*(?<!\.bin)(?<!\.safetensors)")  # of Hugging Face: name or owner/name
+REPOSITORY = re.compile(r"(?:[\w.-]*\w/)?\w[\w.-]*(?<!\.bin)(?<!\.safetensors)")  # a Hugging Face name
 
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model of the package, from the first lines of its card. bytes: of all its files. hidden: true if a file or
-    directory in the current directory has its name and takes precedence."""
+    """A model of the package, as the first lines of its model card describe it.
+
+    bytes: of all its files. hidden: true if the current directory has a file of this name, which takes precedence.
+    """
 
     name: str
     path: str
@@ -34,8 +36,10 @@ class NamedModel:
 
 
 def model_path(path: str | os.PathLike[str]) -> str:
-    """The directory of the named model, unless the current directory has a file of that name. Any other path is
-    returned unchanged. Raises WrongType for a value that is not a path."""
+    """The directory of a named model, unless the current directory has a file of that name.
+
+    Any other path is returned unchanged. Raises WrongType for a value that is not a path.
+    """
     if not isinstance(path, str | os.PathLike):
         raise WrongType(f"the path is {path!r}; a text or a PathLike is wanted")
     name = os.fspath(path)
@@ -43,7 +47,7 @@ def model_path(path: str | os.PathLike[str]) -> str:
 
 
 def resolved(path: str, output: str | None) -> str:
-    """`model_path`. Raises UsageError for an output that would hide the model from the next command."""
+    """As `model_path`. Raises UsageError if the output has the model's name: it would hide the model later."""
     found = model_path(path)
     if found != path and output is not None and os.path.realpath(output) == os.path.realpath(path):
         raise UsageError(f"the output would hide the named model {path!r}", path=output,
@@ -52,9 +56,11 @@ def resolved(path: str, output: str | None) -> str:
 
 
 def check_model(path: str | os.PathLike[str]) -> None:
-    """Raises InputError for a name that is neither a named model nor a path (the message lists the names), and for the
-    name of a Hugging Face repository. Also raises it for a directory that hides a named model but has no
-    config.json."""
+    """Raises InputError if `path` is neither a named model nor an existing path; the message lists the names.
+
+    Also raises it for the name of a Hugging Face repository, and for a directory that hides a named model but has no
+    config.json.
+    """
     name = os.fspath(path)
     if name in NAMES and os.path.isdir(name) and not os.path.lexists(os.path.join(name, "config.json")):
         raise InputError("this directory has no config.json, and hides the named model of the same name", path=name,
@@ -98,7 +104,7 @@ def _described(name: str) -> NamedModel:
 
 
 def _front_matter(card: Path) -> dict[str, str]:
-    """`key: value` lines between the `---` that a card begins with and the next; {} if it has none."""
+    """Parse the `key: value` lines at the start of a model card, between two `---` lines; {} if it has none."""
     if not card.is_file():
         return {}
     with card.open(encoding="utf-8", errors="replace") as file:

@@ -1,7 +1,8 @@
-"""The plan of a job (a dry run): its shards, memory and disk, and the shards that exist already. A verb's plan begins
-with `task_of`, as the verb does. So it refuses the same jobs and has the same shards. Models, engines and verbs declare
-their bytes, and this module adds them up. A plan reads a sample of the input and the header of the weights. It compiles
-no kernel and writes nothing.
+"""The plan of a job (a dry run): its shards, memory and disk, and the shards that exist already.
+
+A plan begins with the same checks (`task_of`) as the job. So it refuses the same jobs, and has the same shards. Models,
+engines and verbs declare their bytes, and this module adds them up. A plan reads a sample of the input and the header
+of the weights. It compiles no kernel, and writes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tilewright.runtime.trials import Trial, trial_for
 from tilewright.simd import cache
 
 # Memory of a process, measured on Linux, x86-64, as the peak of jobs with a tiny model and input
-PROGRAM = 178 << 20  # Python, NumPy, LLVM and a few kernels (Numba 0.68): imports take 107 MiB, the first kernel 65
+PROGRAM = 178 << 20  # Python, NumPy, LLVM, some kernels (Numba 0.68): imports take 107 MiB, the first kernel 65 MiB
 KERNELS = {
     "generate": 14 << 20,
     "score": 14 << 20,
@@ -39,24 +40,24 @@ KERNELS = {
     "embed": 4 << 20,
 }  # machine code of a verb's many kernels
 PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
-TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory for a byte of its file
+TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory per byte of tokenizer.json
 SUPERVISOR = 130 << 20  # memory of a process that only hands out shards and merges (measured the same way)
-KEPT_FREE = 32 << 20  # freed memory that stays: glibc returns larger blocks to the system and keeps smaller ones
+KEPT_FREE = 32 << 20  # freed memory that the process still holds: glibc returns only larger blocks to the system
 SAMPLE, STRETCHES = 512 << 10, 8  # bytes of a text that are read, and the number of stretches
-TRAILER, NOTE = 640, 84  # bytes of a shard besides its records, and of a piece in its list
-REREAD = 2 * THREADS * BLOCK_BYTES  # of an output that is written in place: `PlacedFile` hashes some and reads others
+TRAILER, NOTE = 640, 84  # bytes of a shard's record, and bytes per piece in its list
+REREAD = 2 * THREADS * BLOCK_BYTES  # buffers of `PlacedFile` for an output in place: it hashes some, and reads others
 
 
 @runtime_checkable
 class Closing(Protocol):
-    """A task that holds its input open."""
+    """A task that keeps its input open until `close`."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """bytes: of the outputs; exact: true if known, false if estimated; shards: further bytes in OUT.job."""
+    """The size of a job's outputs in bytes. exact: false if it is estimated. shards: further bytes in OUT.job."""
 
     bytes: int
     exact: bool
@@ -65,9 +66,12 @@ class Outputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """A verb's declaration of a job. records: of all shards, in `unit`. counted: true if they were counted, false if
-    estimated from a sample. parts: a worker's memory, of its GPU or else of the machine. outputs: without the fixed
-    bytes of every shard. flops: operations of all records. figures: the verb's own figures."""
+    """What a verb declares about a job.
+
+    records: of all shards, in `unit`. counted: true if they were counted, false if estimated from a sample. parts: the
+    memory of a worker, on its GPU or else on the machine. outputs: without the fixed bytes of every shard. flops:
+    operations of all records. figures: further figures of the verb.
+    """
 
     unit: str
     records: int
@@ -79,14 +83,17 @@ class Declared:
 
     @property
     def peak_memory(self) -> int:
-        """Bytes of a process that computes, or of its GPU."""
+        """The peak memory in bytes of a worker process, or of its GPU."""
         return peak_of(self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan(Declared):
-    """The plan of a job. processes: the number that compute on this machine. disk: free bytes that its output and job
-    directory may take. trial: a similar job that has run."""
+    """The plan of a job.
+
+    processes: the number that compute on this machine. disk: free bytes for its output and job directory. trial: a
+    similar job that has run.
+    """
 
     verb: str
     model: str
@@ -108,7 +115,7 @@ class JobPlan(Declared):
 
     @property
     def needed(self) -> int:
-        """Bytes of the disk that the whole job takes until its output exists."""
+        """The most disk space in bytes that the job needs until its output exists."""
         return 0 if self.begun.state == "finished" else self.outputs.bytes + self.outputs.shards
 
     def as_dict(self) -> dict[str, Any]:
@@ -133,10 +140,10 @@ def plan_job(
     task_of: Callable[[Any], Any],
     declare: Callable[[Any, Begun, int], Declared],
 ) -> JobPlan:
-    """The plan of a verb's job. gpu_memory: bytes of a GPU, which may be of another machine; None: of this machine's
-    GPU, if it has one. declare: declares the bytes of a task, given the memory of its GPU.
+    """Make the plan of a verb's job.
 
-    Raises the errors that the verb raises before its first shard.
+    gpu_memory: bytes of a GPU, perhaps of another machine; None: of this machine's GPU, if it has one. declare: returns
+    what the task declares, given the memory of its GPU. Raises the errors that the verb raises before its first shard.
     """
     elsewhere = job.device == "cuda" and gpu_memory is not None and not gpus()
     with gpu_elsewhere(elsewhere), in_force(job.settings):
@@ -165,8 +172,7 @@ def _job_plan(verb: str, task: Any, begun: Begun, declared: Declared) -> JobPlan
 
 
 def program(verb: str, *paths: str | None, model: str | None = None) -> Part:
-    """Memory of a process before it loads a model. paths: of its inputs and outputs. model: it loads this model's
-    tokenizer."""
+    """Memory of a process before it loads a model. paths: its inputs and outputs. model: whose tokenizer it loads."""
     suffixes = {os.path.splitext(path)[1] for path in paths if path}
     packages = sum(nbytes for suffix, nbytes in PACKAGES.items() if suffix in suffixes)
     files = tokenizer_files(model) if model else []
@@ -181,7 +187,7 @@ def file_bytes(model: str) -> int:
 
 
 def widened(mapped: Mapping[str, np.ndarray]) -> int:
-    """Bytes of the float32 copies that are made of float16 weights when they are read."""
+    """Bytes of the float32 copies of float16 weights."""
     return sum(4 * array.size for array in mapped.values() if array.dtype == np.float16)
 
 
@@ -191,13 +197,13 @@ def share(records: int, workers: int) -> int:
 
 
 def _depends(file: InputFile) -> bool:
-    """True if lines are found from the start on alone: in quotes, and in many files, they depend on what is before."""
+    """True if lines can only be found by reading from the start, as in CSV with quotes, or in many files."""
     return file.quoted or isinstance(file, Files)
 
 
 @dataclass
 class Sample:
-    """The sample of an input. part: its share of the bytes; ends: of the lines read, in bytes."""
+    """The sample of an input. part: the fraction of its bytes that was read. ends: the last byte of each line read."""
 
     cut: Cut
     spans: list[tuple[int, int]] = field(default_factory=list)
@@ -206,8 +212,10 @@ class Sample:
 
     @classmethod
     def of(cls, file: InputFile, cut: Cut) -> Sample:
-        """The sample: several stretches of a long text, or the whole of a short one. Of an input of rows, the caller
-        reads the first ones."""
+        """Choose the sample: several stretches of a long text, or all of a short one.
+
+        For an input of rows, the caller reads the first rows.
+        """
         if not isinstance(cut, Lines):
             return cls(cut)
         size = min(file.size, cut.size)

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 EVERY = 5.0  # seconds between plain lines
-REFRESH = 0.1  # seconds between two states of the bar
-LITTLE = 0.02  # of all work, before which the time that is left is told with an "about"
-SHOWN = 8  # workers whose rates are shown one by one
-TOGETHER = "prompts"  # many of them end in one step, so their rate means nothing while shares are known
+REFRESH = 0.1  # seconds between two updates of the bar
+LITTLE = 0.02  # fraction of the work up to which the time left is shown with "about"
+SHOWN = 8  # the most workers whose rates are shown one by one
+TOGETHER = "prompts"  # many prompts end in the same step, so their rate is misleading; finished fractions are used
 
 
 class _Display:
-    """A bar or lines. unit: the name of the counted items."""
+    """Shows progress as a bar or as lines. unit: the name of the counted items."""
 
     def __init__(self, unit: str, stream: TextIO | None) -> None:
         self._unit = unit
-        self._stream: TextIO | None = stream or sys.stderr  # None where a library's user has closed it
+        self._stream: TextIO | None = stream or sys.stderr  # None if the user of the library has closed it
         self._last = time.perf_counter()
         self._bar: Progress | None = None
-        self._lost = self._stream is None  # or the stream cannot be written any more
+        self._lost = self._stream is None  # True once the stream cannot be written
 
     def __enter__(self) -> Self:
         if self._stream is not None and self._stream.isatty():
@@ -47,7 +47,7 @@ class _Display:
             self._try(self._bar.stop)
 
     def _due(self) -> bool:
-        """True if it is time to show something."""
+        """True if it is time for the next line or update."""
         now = time.perf_counter()
         if self._lost or now - self._last < (REFRESH if self._bar else EVERY):
             return False
@@ -55,8 +55,11 @@ class _Display:
         return True
 
     def _show(self, share: float, count: str, text: str, of: str = "") -> None:
-        """count: the number of finished items, and the total. of: the quantity of which `share` is the finished part,
-        if it is not the items."""
+        """Show the bar or a line.
+
+        share: the finished fraction. count: the number of finished items and the total, as text. of: the quantity of
+        which `share` is a fraction, if it is not the items.
+        """
         if self._bar:
             self._bar.update(self._task, completed=share, text=text)
             self._try(self._bar.refresh)
@@ -77,14 +80,17 @@ class _Display:
         try:
             if not self._lost:
                 write()
-        except (OSError, ValueError):  # ValueError: somebody has closed it meanwhile
+        except (OSError, ValueError):  # ValueError: the stream has been closed meanwhile
             self._lost = True
 
 
 @dataclass
 class _Hand:
-    """A worker. begun: when it got its first shard. records: of its committed shards. at: finished records of its
-    current shard. share: finished part of that shard, if the worker reports it."""
+    """A worker's progress.
+
+    begun: when it got its first shard. records: of its committed shards. at: finished records of its current shard.
+    share: finished fraction of that shard, if the worker reports it.
+    """
 
     begun: float = field(default_factory=lambda: time.perf_counter())
     records: int = 0
@@ -107,7 +113,7 @@ class Figures:
     workers: set[int] = field(default_factory=set)
 
     def add(self, record: Record, worker: int) -> None:
-        """A shard that a worker of this run has committed."""
+        """Add a shard that a worker of this run has committed."""
         self.records += record.records
         self.workers.add(worker)
         self.begun = min(self.begun, record.finished - record.seconds)
@@ -116,12 +122,12 @@ class Figures:
 
 
 class JobProgress(_Display, Watch):
-    """All workers of a job: records done, rate, time left, and the rate of each worker if there are several.
+    """Shows the progress of a job: records done, rate, time left, and the rate of each worker if there are several.
 
-    `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. stops_in: the seconds that a
-    requested stop leaves the job, infinite without a request. The rate is this run's, from the first shard on. The
-    share also counts shards of earlier runs, and the finished part of running shards. So prompts that end at the same
-    time are counted while they run.
+    `with JobProgress("sentences") as watch: run(..., watch)`. stream: where to write. stops_in: returns the seconds
+    until a requested stop; infinite without a request. The rate is this run's, from its first shard on. The finished
+    fraction also counts shards of earlier runs, and the finished parts of running shards. So prompts that end at the
+    same time are counted while they run.
     """
 
     def __init__(
@@ -133,7 +139,7 @@ class JobProgress(_Display, Watch):
         self._cut: Cut = Whole()
         self._hands: dict[int, _Hand] = {}
         self._shards = self._records = self._bytes = 0  # committed, including those of earlier runs
-        self._earlier = 0.0  # their share of all work
+        self._earlier = 0.0  # the fraction of all work that earlier runs have done
 
     def begin(self, cut: Cut) -> None:
         self._cut = cut
@@ -162,7 +168,7 @@ class JobProgress(_Display, Watch):
         self._say(why)
 
     def _share(self) -> float:
-        """The finished share of all work: committed shards, and the reported parts of running ones."""
+        """The finished fraction of all work: committed shards, and the reported parts of running ones."""
         said = [hand.share for hand in self._hands.values() if hand.share is not None]
         running = sum(hand.at for hand in self._hands.values() if hand.share is None)
         if isinstance(self._cut, Records | RowGroups):
@@ -172,18 +178,18 @@ class JobProgress(_Display, Watch):
             committed = (self._bytes + running * bytes_each) / self._cut.size
         else:
             committed = float(self._shards)
-        of_each = min(self._a_shard(), max(1 - committed, 0.0) / max(len(said), 1))  # the last ones are shorter
+        of_each = min(self._a_shard(), max(1 - committed, 0.0) / max(len(said), 1))  # the last shards are shorter
         return min(committed + sum(said) * of_each, 1.0)
 
     def _a_shard(self) -> float:
-        """A shard's share of all work."""
+        """The fraction of all work that is in one shard."""
         if isinstance(self._cut, Records):
             return min(self._cut.per_shard / max(self._cut.count, 1), 1.0)
         return min(self._cut.per_shard / self._cut.size, 1.0) if isinstance(self._cut, Lines) else 1 / self._cut.shards
 
     def _update(self) -> None:
         if not self._bar and not any(hand.records or hand.at or hand.share for hand in self._hands.values()):
-            self._last = time.perf_counter()  # no line while models are loaded, nor for that time
+            self._last = time.perf_counter()  # so that no line is printed while models are loaded
         elif self._due():
             running = sum(hand.at for hand in self._hands.values())
             share = self._share()

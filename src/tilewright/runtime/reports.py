@@ -17,22 +17,22 @@ from tilewright.runtime.jobs import trace
 
 SHOWN_ERRORS = 5
 COMPILE = "compile"  # the phase in which kernels are compiled
-SECONDS = "seconds."  # figures of a shard that are seconds of a phase begin with it
+SECONDS = "seconds."  # prefix of a shard's figures that are seconds of a phase
 
 Say = Callable[[str], None]
 
 
 def quiet(text: str) -> None:
-    """Say nothing: for a worker in another process."""
+    """Print nothing. It replaces `say` in worker processes."""
 
 
 @dataclass
 class Report:
-    """The report of a job. seconds: by phase and in "total"; "run" is the model's. peak_memory: bytes
-    of this process, with mapped files; `job["worker_memory"]` has that of workers.
+    """The report of a job.
 
-    computed: records of this run; figures: what else its shards counted. job: shards, and what the engine says. lead:
-    False for a rank of MPI that only followed another.
+    seconds: by phase and in "total"; "run" is the time of the model. peak_memory: bytes of this process, including
+    mapped files; `job["worker_memory"]` has that of workers. computed: records of this run. figures: further totals of
+    its shards. job: the number of shards, and facts about the engine. lead: False for an MPI rank other than rank 0.
     """
 
     records: int = 0
@@ -49,12 +49,12 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 if the validation failed or every record is bad. More bad records than allowed end a job earlier."""
+        """1 if the validation failed or if every record is bad, else 0. Too many bad records stop a job earlier."""
         all_bad = 0 < self.records == self.errors
         return int(all_bad or (self.validation is not None and not self.validation.passed))
 
     def finish(self, start: float) -> None:
-        """Fill in the figures of the whole run. start: the time.perf_counter() at its beginning."""
+        """Fill in the figures of the whole run. start: its time.perf_counter() at the start."""
         self.seconds["total"] = time.perf_counter() - start
         self.records_per_second = self.computed / max(self.seconds.get("run", 0.0), 1e-9)
         self.peak_memory = peak_memory()
@@ -94,9 +94,9 @@ class TokensReport(Report):
 
 @contextmanager
 def phase(report: Report, name: str, say: Say = quiet, doing: str = "") -> Iterator[None]:
-    """Adds the block's time to `report.seconds[name]`, and says "doing...Done!" at its end.
+    """Add the block's time to `report.seconds[name]`, and print "doing...Done!" at its end.
 
-    Time in which this thread compiles CPU kernels goes to `report.seconds["compile"]` instead, whenever it happens.
+    Time in which this thread compiles CPU kernels is added to `report.seconds["compile"]` instead.
     """
     event = sys.modules.get("numba.core.event")
     clock = _compile_clock()() if event else None
@@ -114,7 +114,7 @@ def phase(report: Report, name: str, say: Say = quiet, doing: str = "") -> Itera
 
 @cache
 def _compile_clock() -> Any:
-    """The class of a listener that sums the seconds in which the thread that made it compiles kernels."""
+    """The class of a Numba listener that adds up the seconds in which its thread compiles kernels."""
     from numba.core import event
 
     class Clock(event.Listener):
@@ -139,9 +139,9 @@ def _compile_clock() -> Any:
 
 
 def peak_memory() -> int:
-    """Bytes: the largest resident size of this process so far, with the pages of mapped files that were touched."""
+    """The largest resident size of this process so far in bytes, including pages of mapped files."""
     try:
-        with open("/proc/self/status", encoding="ascii") as status:  # getrusage would count what was before exec, too
+        with open("/proc/self/status", encoding="ascii") as status:  # getrusage would include the time before exec
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
     except (OSError, StopIteration):
         unit = 1 if sys.platform == "darwin" else 1024

@@ -41,10 +41,10 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def engine_of(settings: Settings, device: str) -> Engine:
-    """The engine of these settings. device: as `place_for` takes it. A worker has one GPU, or a part of the cores.
+    """Make the engine of these settings. device: as `place_for` takes it. A worker has one GPU, or a part of the cores.
 
     Raises UsageError for an unknown engine, or for a number of workers that it cannot have. Raises UsageError if an MPI
-    launcher started several processes, but neither the engine is "mpi" nor a part is given. Raises ResourceError if the
+    launcher started several processes, but the engine is not "mpi" and no part is given. Raises ResourceError if the
     device is missing.
     """
     name, workers = settings.engine, settings.workers
@@ -56,7 +56,7 @@ def engine_of(settings: Settings, device: str) -> Engine:
         raise UsageError("--shared-files is for the engine mpi", remedy="add --engine mpi, or leave out --shared-files")
     if workers is not None and workers < 1:
         raise UsageError(f"workers is {workers}; it must be at least 1")
-    if name == "mpi":  # here nothing may fail on one rank alone: the others would wait for it
+    if name == "mpi":  # no check may fail on one rank only, because the others would wait for it
         if workers is not None:
             raise UsageError("--workers is for the engine local: the launcher of MPI says how many ranks there are")
         from tilewright.runtime.engines.mpi import Mpi
@@ -88,20 +88,22 @@ def workers_of(engine: Engine, settings: Settings) -> int:
 
 
 class VerbJob(Protocol):
-    """The request for a verb. output: a path."""
+    """The options of a verb. output: a path."""
 
     output: str
     settings: Settings
 
 
 class VerbTask(Task, Protocol):
-    """The task of a verb. workers: the number of workers, for `cut`. It also has `say`, which is `quiet` for workers in
-    other processes."""
+    """The task of a verb. workers: the number of workers, for `cut`.
+
+    It also has a field `say`, which is `quiet` in worker processes.
+    """
 
     workers: int
 
     def close(self) -> None:
-        """Close what the checks have opened."""
+        """Close files that the checks have opened."""
 
 
 J = TypeVar("J", bound=VerbJob)
@@ -113,9 +115,9 @@ def start(
 ) -> tuple[T, dict[str, float]]:
     """Run a verb's job until its output exists, and fill `report`. Returns the task and the figures of all shards.
 
-    task_of(job, say, workers): the verb's checks that need no work. Every rank of MPI runs them, within the engine's
-    block. unit: what is counted, in messages. report.lead is False for a rank that only followed and for a part: they
-    have no output, and nothing to say. Raises what `task_of` and `run` do.
+    task_of(job, say, workers): runs the verb's checks and makes its task. Every MPI rank calls it, within the engine's
+    block. unit: the name of the records, for messages. report.lead is False for MPI ranks other than rank 0, and for a
+    part: they write no output and print nothing. Raises what `task_of` and `run` raise.
     """
     began, since, settings = time.perf_counter(), time.time_ns(), job.settings
     on_gpu = settings.is_inline and settings.device != "cpu"
@@ -138,7 +140,7 @@ def start(
                 say(notice)
         stop.check()
         if not settings.is_inline:
-            vars(task)["say"] = quiet  # mypy takes a field that can be called for a method
+            vars(task)["say"] = quiet  # by vars(), because mypy takes a callable field for a method
         if not engine.lead:
             done = run_within(task, job.output, engine, settings)
             report.records, report.errors = done.records, done.errors
@@ -168,7 +170,7 @@ def start(
 
 
 def _outcome(done: merge.Report, part: tuple[int, int] | None, *, helps: bool = False) -> Iterator[str]:
-    """Notices about the run: work of earlier runs, and events that were not planned."""
+    """Notices about the run: shards of earlier runs, replaced workers and other unplanned events."""
     for name in done.facts.get("touched", ()):
         yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
     if size := done.facts.get("shard_size"):
@@ -200,8 +202,10 @@ def _outcome(done: merge.Report, part: tuple[int, int] | None, *, helps: bool = 
 
 @dataclass(frozen=True)
 class _Announced:
-    """Reports on stderr that the job will stop. It is called in a signal handler, so it uses neither the stream's lock
-    nor its buffer."""
+    """Prints on stderr that the job will stop.
+
+    It is called in a signal handler, so it uses neither the stream's lock nor its buffer.
+    """
 
     grace: float
 
@@ -219,14 +223,16 @@ def _resumable(settings: Settings, figures: Figures) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        if settings.restart and figures.workers:  # else what --restart was to throw away is still there
+        if settings.restart and figures.workers:  # else the shards that --restart would discard still exist
             error.remedy = "run the same command again, without --restart"
         raise
 
 
 def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
-    """The seconds of each phase: the sum over the workers, divided by their number. For "run" with several workers:
-    from the first shard to the last commit."""
+    """Fill in the seconds of each phase: the sum over the workers, divided by their number.
+
+    With several workers, "run" is the time from the first shard to the last commit.
+    """
     workers = max(len(figures.workers), 1)
     report.records, report.errors, report.computed = done.records, done.errors, figures.records
     for name, value in figures.sums.items():

@@ -1,4 +1,4 @@
-"""Checks of an input's first lines, before the work: text that the model cannot read, fields that no line has."""
+"""Checks of an input's first lines, before the work: for text that the model cannot read, and for missing fields."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from tilewright.formats.names import kind_of_records
 from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.tokenizer import Tokenizer
 
-FIRST_BYTES, FIRST_LINES = 1 << 16, 64  # of an input are read: a file of text shows it there
+FIRST_BYTES, FIRST_LINES = 1 << 16, 64  # the part of an input that is read: enough to recognise text
 IDS = ("prompt_token_ids", "input_ids", "tokens")
 TEXTS = ("prompt", "text", "messages")
 
 
 def check_has_ids(path: str | os.PathLike[str], model: str, example: str, content: str | None = None) -> None:
     """Raises UsageError if the model has no tokenizer, and the input is a .txt, or a .jsonl whose first lines all are
-    text. example: a line with token ids. content: the field of the text, where the user names it. A single line of text
-    among token ids is an error of its record only."""
+    text.
+
+    A single line of text among token ids is only an error of its record. example: a line with token ids, for the
+    message. content: the name of the text's field, if the user gave one.
+    """
     kind = kind_of_records(path)
     if kind == ".txt" or (kind == ".jsonl" and (kinds := _are_text(path, content)) and all(kinds)):
         raise UsageError(
@@ -35,9 +38,12 @@ def check_has_ids(path: str | os.PathLike[str], model: str, example: str, conten
 def check_tokenizer_fits(
     path: str | os.PathLike[str], tokenizer: Tokenizer, vocabulary: int, example: str, content: str | None = None
 ) -> None:
-    """Raises InputError if the tokenizer makes ids of plain text that the model lacks, and the input may be text: it is
-    no .bin, and no .jsonl whose first lines all are token ids. vocabulary: of the model. example: a line with ids.
-    content: the field of the text, where the user names it."""
+    """Raises InputError if the tokenizer gives ids that the model does not have, and the input may be text.
+
+    The input may be text unless it is a .bin, or a .jsonl whose first lines all are token ids. vocabulary: the model's
+    number of ids. example: a line with ids, for the message. content: the name of the text's field, if the user gave
+    one.
+    """
     kind = kind_of_records(path)
     if kind == ".bin" or (kind == ".jsonl" and not any(_are_text(path, content))):
         return

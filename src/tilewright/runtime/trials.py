@@ -1,4 +1,4 @@
-"""The speed of a similar job: one in the same directory that has run the same model or kernel on the same device."""
+"""The speed of a similar job: a job in the same directory with the same model or kernel on the same device."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import CHANGED, CTIME, SWITCHES, Damaged, Value
 from tilewright.runtime.jobs.record import Record
 
-SHARDS = 64  # of a job: enough for a rate
-# Fields of the fingerprint that decide the speed of a record; `input.` for volumes, whose records are planes
+SHARDS = 64  # the most shards of a job from which the rate is computed
+# Fields of the fingerprint on which the time per record depends; `input.` for volumes, whose records are planes
 SAME = ("verb", "dtype", "device", "image", "kernel", "mode", "sampling.max_tokens", "sampling.n", "model.", "rung.",
         SWITCHES)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A similar job. path: its directory. seconds: that its workers spent on `records`, added up."""
+    """A similar job. path: its directory. seconds: the sum that its workers spent on `records`."""
 
     path: str
     records: int
@@ -29,8 +29,10 @@ class Trial:
 
 
 def trial_for(fingerprint: Mapping[str, Value], output: str) -> Trial | None:
-    """The similar job in the directory of `output` (this job's own earlier run included) with the longest run time;
-    None if there is none."""
+    """The similar job in the directory of `output` with the longest run time; None if there is none.
+
+    An earlier run of this job counts, too.
+    """
     trials = [trial for path in _jobs_beside(output) if (trial := _measured(path, fingerprint))]
     return max(trials, key=lambda trial: trial.seconds, default=None)
 
@@ -43,8 +45,10 @@ def _jobs_beside(output: str) -> Iterator[str]:
 
 
 def _measured(output: str, fingerprint: Mapping[str, Value]) -> Trial | None:
-    """The trial in the job directory of `output`. None for a directory that cannot be read, because errors of unrelated
-    jobs do not concern a plan."""
+    """The trial in the job directory of `output`; None if it is not similar or cannot be read.
+
+    Errors of unrelated jobs must not stop a plan.
+    """
     try:
         with JobDirectory(output, look=True) as directory:
             if _speed_fields(directory.manifest.fingerprint) != _speed_fields(fingerprint):

@@ -1,8 +1,8 @@
-"""Compile the kernels of jobs into a directory that travels: to the nodes of a cluster, or into a container image.
+"""Compiles the kernels of jobs into a directory for other machines: the nodes of a cluster, or a container image.
 
-Small jobs run as processes of their own, with TILEWRIGHT_CACHE set to the directory. So exactly the kernels are
-compiled that the same jobs need later. The kernels lie in a folder whose name depends on the CPU's features and on the
-versions that generate code, not on the host (`simd.cache.key`). One directory may serve machines of several kinds.
+It runs small jobs in separate processes, with TILEWRIGHT_CACHE set to the directory. So it compiles exactly the kernels
+that the same jobs need later. The kernels are in a folder whose name depends on the CPU's features and on the versions
+of the compilers, but not on the host (`simd.cache.key`). One directory may hold kernels for several kinds of CPU.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tilewright.runtime.kernel_cache import CACHE
 from tilewright.runtime.load import VERBS, config_of
 
 TEXTS = ("A warm, funny film.", "Dull.", "To be, or not to be: that is the question of this long sentence.")
-TOKENS = (0, 1, 1, 0, 1)  # of a record, for a model without a tokenizer
-FILTERS = ("gaussian:1.5", "weights.npy")  # separable, and not
-VOLUMES = ("float32.npy", "uint8.npy")  # computed in float32 and in float64
+TOKENS = (0, 1, 1, 0, 1)  # the record for a model without a tokenizer
+FILTERS = ("gaussian:1.5", "weights.npy")  # a separable kernel, and one that is not
+VOLUMES = ("float32.npy", "uint8.npy")  # which are computed in float32 and in float64
 
 
 @dataclass(frozen=True)
 class Warmed:
-    """directory: of the kernels for this CPU. kernels: how many are there. new: how many of them are new."""
+    """The result of `warm`. directory: with the kernels for this CPU. kernels: how many. new: how many are new."""
 
     directory: str
     kernels: int
@@ -38,11 +38,11 @@ class Warmed:
 
 
 def warm(home: str, models: list[str], dtypes: tuple[str, ...], *, volumes: bool, say: Callable[[str], None]) -> Warmed:
-    """Compile what jobs with these models need into the directory `home`, which is made if it is missing.
+    """Compile the kernels of jobs with these models into the directory `home`, which is made if it is missing.
 
-    models: directories. dtypes: accuracy classes, each for all models. volumes: also the filters of
-    `convolve`. say: gets a line per job. Everybody may read the kernels afterwards; only this user may change them.
-    Raises InputError for a path that is no model, ResourceError and UsageError where the directory cannot be used, and
+    models: directories. dtypes: accuracy classes, each for all models. volumes: also compile the filters of `convolve`.
+    say: called with a line per job. All users may read the kernels afterwards; only this user may change them. Raises
+    InputError for a path that is not a model, ResourceError and UsageError if the directory cannot be used, and
     InternalError if a job fails.
     """
     from tilewright.simd import cache
@@ -84,7 +84,7 @@ def _write_inputs(work: str) -> None:
 
 
 def _commands(verb: str, model: str, dtype: str) -> Iterator[list[str]]:
-    """The jobs of a model. A GPT-2 needs other kernels for its best token than for a drawn one."""
+    """The commands for a model. A decoder gets two, because greedy decoding and sampling need different kernels."""
     usual = [verb, "--model", os.path.abspath(model), "--dtype", dtype]
     if verb == "draw":
         yield [*usual, "--count", "4"]
@@ -105,7 +105,7 @@ def _ending(command: list[str]) -> str:
 
 
 def _run(command: list[str], work: str, home: str) -> None:
-    """Raises InternalError with the last line that the job said."""
+    """Run a job. Raises InternalError with the last line of its output if it fails."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tilewright", *command, "--device", "cpu"],
         cwd=work,

@@ -14,7 +14,9 @@ import os
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +26,7 @@ from tilewright.simd.private_directory import PrivateDirectory, UnsafeDirectoryE
 MAGIC = b"TWKERNEL"
 MAX_BYTES = 256 << 20  # of a file; the largest kernel takes under 1 MB
 ENDING = ".kernel"
+Record = TypeVar("Record", bound=msgspec.Struct)
 _START = len(MAGIC) + hashlib.sha256().digest_size
 
 _lock = threading.Lock()
@@ -138,53 +141,60 @@ class KernelCache:
     def load_overload(self, signature, target_context):
         """The compiled kernel, or None if there is no complete file of it, or no directory to load from."""
         target_context.refresh()
-        folder = self._folder()
-        if folder is None:
-            return None
-        content = folder.read(self._file(signature), MAX_BYTES)
-        stored = None if content is None else _decoded(content)
+        stored = read_record(self._file(signature), Stored)
         if stored is None or (stored.kernel, stored.signature) != (self.name, str(signature)):
             return None
         return _rebuilt(stored, signature, self.function, target_context)
 
     def save_overload(self, signature, result) -> None:
         """Write the compiled kernel. If the disk is full or read-only, the next run compiles it again."""
-        folder = self._folder()
-        stored = _stored(self.name, signature, self.function, result)
-        if folder is None or stored is None:
-            return
-        payload = msgspec.msgpack.encode(stored)
-        try:
-            folder.write(self._file(signature), MAGIC + hashlib.sha256(payload).digest() + payload)
-        except OSError:
-            return
+        if (stored := _stored(self.name, signature, self.function, result)) is not None:
+            write_record(self._file(signature), stored)
 
     def _file(self, signature) -> str:
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.name)
         return f"{safe}-{hashlib.sha256(f'{self.name}{signature}'.encode()).hexdigest()[:12]}{ENDING}"
 
-    def _folder(self) -> PrivateDirectory | None:
-        """The open directory. None, with a warning, if the default directory cannot be used. Raises ResourceError if
-        TILEWRIGHT_CACHE names one that cannot."""
-        try:
-            return _open(directory())
-        except ResourceError as error:
-            if os.environ.get("TILEWRIGHT_CACHE"):
-                raise
-            if str(error) not in _warned:
-                _warned.add(str(error))
-                warnings.warn(f"every process compiles its kernels: {error}", RuntimeWarning, stacklevel=2)
-            return None
+
+def read_record(name: str, kind: type[Record]) -> Record | None:
+    """The record in a file of the directory. None if the file is missing, damaged or of another kind, or if there is no
+    directory to load from."""
+    folder = _folder()
+    content = None if folder is None else folder.read(name, MAX_BYTES)
+    return None if content is None else _decoded(content, kind)
 
 
-def _decoded(content: bytes) -> Stored | None:
-    """The kernel in a file; None if the file is damaged."""
+def _decoded(content: bytes, kind: type[Record]) -> Record | None:
+    """The record in a file's content; None if the file is damaged."""
     digest, payload = content[len(MAGIC) : _START], memoryview(content)[_START:]
     if content[: len(MAGIC)] != MAGIC or hashlib.sha256(payload).digest() != digest:
         return None
     try:
-        return msgspec.msgpack.decode(payload, type=Stored)
+        return msgspec.msgpack.decode(payload, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def write_record(name: str, record: msgspec.Struct) -> None:
+    """Write a record to a file of the directory. Does nothing if the disk is full or read-only."""
+    if (folder := _folder()) is None:
+        return
+    payload = msgspec.msgpack.encode(record)
+    with suppress(OSError):
+        folder.write(name, MAGIC + hashlib.sha256(payload).digest() + payload)
+
+
+def _folder() -> PrivateDirectory | None:
+    """The open directory. None, with a warning, if the default directory cannot be used. Raises ResourceError if
+    TILEWRIGHT_CACHE names one that cannot."""
+    try:
+        return _open(directory())
+    except ResourceError as error:
+        if os.environ.get("TILEWRIGHT_CACHE"):
+            raise
+        if str(error) not in _warned:
+            _warned.add(str(error))
+            warnings.warn(f"every process compiles its kernels: {error}", RuntimeWarning, stacklevel=2)
         return None
 
 

@@ -141,6 +141,7 @@ def test_a_rung_above_the_roof_is_explained(row, ladder):
     [
         ("amd-epyc-zen5-2c", "AMD EPYC Zen 5, 2 cores"),
         ("intel-xeon-emeraldrapids-1c", "Intel Xeon Emerald Rapids, 1 core"),
+        ("intel-xeon-emeraldrapids-noamx-2c", "Intel Xeon Emerald Rapids without AMX, 2 cores"),
         ("nvidia-h200", "NVIDIA H200"),
         ("nvidia-h100-80gb-hbm3", "NVIDIA H100 80 GB HBM3"),
     ],

@@ -1,4 +1,4 @@
-"""The CPU's clock: wall time, with cold caches and rested threads where that is wanted."""
+"""The CPU's clock: wall time. On request it empties the caches and lets other threads come to rest before a call."""
 
 import functools
 import time
@@ -14,15 +14,15 @@ from tilewright.bench.measure import Call
 from tilewright.hardware import cpu
 from tilewright.ops.core.launch import run_on_threads, thread_count
 
-SPIN_S = 0.25  # longer than the 0.2 s for which GNU's and Intel's OpenMP threads spin unless told otherwise
+SPIN_S = 0.25  # longer than the 0.2 s for which the OpenMP threads of GNU and Intel spin by default
 
 
 @dataclass(frozen=True)
 class CpuClock:
     """cold: empty the caches before each call.
 
-    settle: a peer's threads keep spinning for SPIN_S after it returns, on cores that the next call needs. Wait until
-    they sleep, then keep every core busy for 20 ms: a core that was idle is slow for some milliseconds.
+    settle: the threads of a peer spin for up to SPIN_S after it returns, on cores that the next call needs. So wait
+    until they sleep. Then keep every core busy for 20 ms, because a core that was idle is slow for some milliseconds.
     """
 
     cold: bool = True
@@ -39,7 +39,7 @@ class CpuClock:
         start = time.perf_counter()
         result = call()
         if check is None:
-            del result  # freeing it belongs to the call
+            del result  # the time to free the result counts
         elapsed = time.perf_counter() - start
         if check is not None:
             check(result)
@@ -56,7 +56,7 @@ def empty_caches(buffer: list[np.ndarray] = []) -> None:  # noqa: B006 - reused 
 
 @functools.cache
 def _busy():
-    """A kernel that runs as many steps of a random generator as its first counter says, in registers."""
+    """A kernel that runs a random generator in registers, for as many steps as its first counter says."""
 
     @simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name="bench.busy")
     def count(counters, scratch):
@@ -69,5 +69,5 @@ def _busy():
 
 
 def rouse(steps: int = 20_000_000) -> None:
-    """Keep every core busy for some 20 ms, without touching memory."""
+    """Keep every core busy for about 20 ms, without accessing memory."""
     run_on_threads(_busy(), np.array([steps]), tasks=thread_count(), words=1)

@@ -12,7 +12,7 @@ from tilewright.errors import ResourceError
 from tilewright.formats.packages import install_command
 from tilewright.hardware import gpus, no_gpu
 
-FLUSHES = 8  # half a millisecond of an H200: longer than any call takes to be queued
+FLUSHES = 8  # half a millisecond on an H200: longer than it takes to queue any call
 CPU_INSTEAD = "leave --device cuda out to measure the CPU"
 
 

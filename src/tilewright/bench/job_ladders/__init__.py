@@ -1,8 +1,9 @@
-"""Ladders of whole jobs: the steps from a naive program to today's, each run on the same input, checked and timed.
+"""Ladders of whole jobs: the steps from a naive program to today's. Each step runs on the same input, is checked and
+timed.
 
-A job's file declares its steps as data: `CPU` and `GPU`, in the order of the ladder, and what others published. `run`
-reads them. All steps run in one process through the public model API; the last one first, because its output is what
-the others are compared with.
+A job's file declares its steps as data: `CPU` and `GPU` in the order of the ladder, and figures that others published.
+`run` reads them. All steps run in one process through the public model API. The last step runs first, because the
+outputs of the other steps are compared with its output.
 """
 
 from __future__ import annotations

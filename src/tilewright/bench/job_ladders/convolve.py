@@ -1,4 +1,5 @@
-"""The volume job: planes of a volume are convolved with a kernel of 5 x 5 x 5 taps, zeros outside."""
+"""The volume job: the planes of a volume are convolved with a kernel of 5 x 5 x 5 taps, with zeros outside the
+volume."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from tilewright.bench.sizes import conv3d as sizes
 from tilewright.ops.conv3d import conv3d, prepare
 from tilewright.ops.core.gpu.tensors import moved
 
-SIDE = {"cpu": 128, "cuda": 256}  # rows and columns of a plane: on a CPU those of the course's volume 3
+SIDE = {"cpu": 128, "cuda": 256}  # rows and columns of a plane; on a CPU as in the course's volume 3
 TAPS = 5
-HALO = TAPS // 2  # planes that a result needs besides its own, on each side
-SAMPLE = 4  # planes that are compared with float64; all are compared with the last step
+HALO = TAPS // 2  # planes that a result needs on each side of its own
+SAMPLE = 4  # planes that are compared with float64; all planes are compared with the last step
 SEED = 1
 
 
@@ -33,7 +34,7 @@ class Planes:
         self.volume: Any = inputs["x"] if device == "cpu" else moved({"x": inputs["x"]}, device)["x"]
 
     def program(self, step: Step) -> Program:
-        """See `steps.Workload`. Some planes are computed with the planes after them, which a result needs."""
+        """See `steps.Workload`. For n planes it also reads the planes after them, which the last results need."""
         packed = prepare(self.weights, device=self.device)
 
         def planes(n: int) -> Any:

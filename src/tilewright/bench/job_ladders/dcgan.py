@@ -11,8 +11,8 @@ from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.noise import noise
 from tilewright.switches import Without
 
-SAMPLE = 4  # images that are compared with float64; all are compared with the last step
-LIMIT = TOLERANCE["float32"]  # of a value from -1 to 1
+SAMPLE = 4  # images that are compared with float64; all images are compared with the last step
+LIMIT = TOLERANCE["float32"]  # absolute error; values are from -1 to 1
 LAYERS = 4
 
 
@@ -49,13 +49,14 @@ class Images:
 
 
 def _products(count: int, product: str, other: str, matmul: str) -> dict[str, str]:
-    """The rungs of a step that computes the first `count` layers as products, and the others without."""
+    """The rungs of a step that computes the first `count` layers as matrix products, and the other layers in another
+    way."""
     layers = {f"conv_transpose2d@{i}": product if i <= count else other for i in range(1, LAYERS + 1)}
     return {**layers, "matmul": matmul}
 
 
 NORMS: Without = frozenset({"folding"})
-PLAIN: Without = NORMS | {"graphs", "overlap", "pinned"}  # a GPU as a first program uses it
+PLAIN: Without = NORMS | {"graphs", "overlap", "pinned"}  # a first program on a GPU uses none of these
 CPU = (
     Step("naive", "every input adds its kernel to the outputs around it; one image per call, one thread",
          {"conv_transpose2d": "cpu.scatter", "matmul": "cpu.memory"}, NORMS, threads=1, batch=1),

@@ -1,4 +1,4 @@
-"""The text job: GPT-2 124M with random weights, 8 new tokens for each prompt of 16, the likeliest ones."""
+"""The text job: GPT-2 124M with random weights, which continues prompts of 16 tokens by 8 greedy tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilewright.switches import Without
 
 NEW = 8  # tokens per prompt
 SAMPLE = 2  # prompts that are compared with float64
-COMPARED = 4  # prompts whose tokens differ from the last step's, and are compared with float64
+COMPARED = 4  # prompts whose tokens differ from those of the last step; float64 decides whether both are good
 
 
 class Prompts:
@@ -34,11 +34,13 @@ class Prompts:
         return lambda n: in_batches(generate, self.prompts[:n], step.batch)
 
     def error(self, results: np.ndarray) -> float:
-        """How far the logits of tokens are below the best, as a share of what is allowed; of the first prompts."""
+        """How far the logits of the chosen tokens of the first prompts are below the best, as a share of what is
+        allowed."""
         return self._gap(np.arange(min(SAMPLE, len(results))), results)
 
     def difference(self, results: np.ndarray, today: np.ndarray) -> float:
-        """As `error`, of both results where their tokens differ: there float64 must find both nearly as good."""
+        """The larger `error` of both results for prompts where their tokens differ: float64 must find both nearly the
+        best."""
         unlike = np.flatnonzero((results != today).any(axis=1))[:COMPARED]
         return max(self._gap(unlike, results), self._gap(unlike, today)) if len(unlike) else 0.0
 
@@ -55,7 +57,7 @@ NAIVE_GPU = {
     "matmul_argmax": "simt.row",
 }  # fmt: skip
 NO_CACHE: Without = frozenset({"kv-cache"})
-PLAIN: Without = frozenset({"graphs", "overlap", "pinned"})  # a GPU as a first program uses it
+PLAIN: Without = frozenset({"graphs", "overlap", "pinned"})  # a first program on a GPU uses none of these
 CPU = (
     Step("naive", "plain loops in every layer, which computes all tokens for each new one; one prompt, one thread",
          NAIVE_CPU, NO_CACHE, threads=1, batch=1),

@@ -1,4 +1,4 @@
-"""Runs the ladder of a job: every step is checked, then timed on as many records as fit in a time limit."""
+"""Run the ladder of a job: check every step, then time it on as many records as fit in a time limit."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from tilewright.ops.core.ladder import forcing
 from tilewright.ops.core.launch import thread_count, threads
 
 ROUNDS, LONG_ROUNDS = 5, 3  # odd, so that the median is one of them
-LONG_S = 0.3  # a round is long from here on
+LONG_S = 0.3  # a round that takes longer is long
 ROUND_S, QUICK_ROUND_S = 1.0, 0.1  # a step that takes longer runs on fewer records
-BATCH, QUICK_BATCH = 16, 4  # records that a step runs on at least, unless it takes fewer per call
-PATIENCE = 2  # times the limit that these may take before they are timed only once
-GROWTH = 4  # times more records in the next probe
+BATCH, QUICK_BATCH = 16, 4  # the fewest records of a step, unless it takes fewer per call
+PATIENCE = 2  # if the fewest records take longer than this times the limit, they are timed only once
+GROWTH = 4  # each probe has so many times the records of the one before
 
 
 def run(job: Job, *, device: str, count: int | None = None, quick: bool = False) -> Iterator[Row]:
-    """A Row per step, the last step first; its `versus_below` is empty until `with_factors` has all rows.
+    """A Row per step, the last step first. `versus_below` is empty until `with_factors` has all rows.
 
-    count: records; None: the job's own. device: "cpu" or "cuda". Raises InternalError for a result that is beyond its
-    bound, and for a step whose rungs the job does not run; Refused for a rung that does not run on this machine.
+    count: number of records; None: the job's own. device: "cpu" or "cuda". Raises InternalError if a result exceeds its
+    bound, or if a step forces rungs that the job does not run. Raises Refused for a rung that cannot run on this
+    machine.
     """
     total = count or (job.records[device] // (8 if quick else 1))
     workload, today = job.workload(total, device), None
@@ -53,13 +54,14 @@ def _rate(row: Row) -> float:
 def _measured(
     job: Job, step: Step, workload: Workload, device: str, today: Results | None, quick: bool
 ) -> tuple[Row, Results]:
-    """(the step's row, its results). today: results of the last step, which the others' must equal within the bound."""
+    """(the step's row, its results). today: results of the last step, which the results of every other step must equal
+    within the bound."""
     begin = time.perf_counter()
     with forcing(**step.rungs) as ran, threads(step.threads):
         program = workload.program(step)
         limit_s, many = (QUICK_ROUND_S, QUICK_BATCH) if quick else (ROUND_S, BATCH)
         least = min(many if step.batch is None else step.batch, workload.total)
-        program(least)  # kernels are compiled or fetched
+        program(least)  # compiles the kernels or loads them
         once_s = time.perf_counter() - begin
         n, seconds = _records(program, least, workload.total, limit_s)
         results = program(n)
@@ -84,10 +86,10 @@ def _measured(
 
 
 def _records(program: Program, least: int, total: int, limit_s: float) -> tuple[int, float]:
-    """(records that the program computes in about limit_s, at least `least`; about how long they take).
+    """(number of records that the program computes in about limit_s, at least `least`; their expected seconds).
 
-    The time of a few records does not tell that of many: they leave most of a GPU idle. So the records grow until they
-    take as long as the limit.
+    A few records are no measure for many, because they leave most of a GPU idle. So the number of records grows until
+    they take as long as the limit.
     """
     n = least
     while True:
@@ -99,11 +101,11 @@ def _records(program: Program, least: int, total: int, limit_s: float) -> tuple[
             return few, seconds * few / n
         n = min(total, GROWTH * n)
         if seconds < limit_s / (2 * GROWTH):
-            program(n)  # memory is allocated, rows of a token table are computed
+            program(n)  # allocates memory, and computes the rows of a token table
 
 
 def _checked(job: Job, step: Step, workload: Workload, results: Results, today: Results | None) -> float:
-    """The largest error as a share of the allowed one. Raises InternalError if it is above 1."""
+    """The largest error as a share of the allowed error. Raises InternalError if it is above 1."""
     share = workload.error(results)
     if today is not None:
         both = min(len(results), len(today))

@@ -13,13 +13,13 @@ from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.switches import Without
 
-SENTENCES = Path(__file__).parents[2] / "data" / "sentences.bin"  # 1,024 of the course's
+SENTENCES = Path(__file__).parents[2] / "data" / "sentences.bin"  # 1,024 sentences of the course
 SAMPLE = 16  # sentences that are compared with float64; all are compared with the last step
-LIMIT = TOLERANCE["float32"]  # of the logits, min(absolute, relative)
+LIMIT = TOLERANCE["float32"]  # of the logits: the smaller of the absolute and the relative error
 
 
 class Sentences:
-    """See `steps.Workload`. More sentences than the package has are repeated."""
+    """See `steps.Workload`. If more sentences are needed than the package has, they are repeated."""
 
     def __init__(self, count: int, device: str):
         self.config, self.device = TextCNNConfig(), device
@@ -47,7 +47,7 @@ class Sentences:
 
 
 def _rungs(layer: str, conv1d: str = "", matmul: str = "") -> dict[str, str]:
-    """The forced rungs of a step; an empty name leaves today's."""
+    """The forced rungs of a step; with an empty name the default rung runs."""
     named = {"embedding_conv1d": layer, "conv1d": conv1d, "matmul": matmul}
     return {op: name for op, name in named.items() if name}
 
@@ -69,7 +69,7 @@ CPU = (
          _rungs("cpu.table_sums")),
     Step("vectors and slices", "the sums are vectors, and a slice of the table stays in the last cache"),
 )  # fmt: skip
-PLAIN: Without = frozenset({"graphs", "overlap", "pinned"})  # a GPU as a first program uses it
+PLAIN: Without = frozenset({"graphs", "overlap", "pinned"})  # a first program on a GPU uses none of these
 GPU = (
     Step("naive", "one thread per output of a convolution; one sentence per call",
          _rungs("simt.gather", "simt.naive", "simt.register"), PLAIN, batch=1),

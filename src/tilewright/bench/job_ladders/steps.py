@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.switches import Without
 
-Results = Any  # an array with a row per record, NumPy's or a tensor
+Results = Any  # an array of NumPy or a tensor, with one row per record
 Program = Callable[[int], Results]  # computes the first n records of the input, and returns when they are computed
 
 
@@ -18,9 +18,9 @@ Program = Callable[[int], Results]  # computes the first n records of the input,
 class Step:
     """One step of a job's ladder.
 
-    idea: one sentence, what changes from the step before. rungs: the kernels that are forced, by operation or by layer
-    ("matmul@2"); for others today's run. without: optimisations that are switched off, see `switches`. threads: of the
-    CPU; None: those that the user gives. batch: records per call of the model; None: all.
+    idea: one sentence that says what changes from the step before. rungs: the forced kernels, by operation or by layer
+    ("matmul@2"); other operations run today's kernel. without: optimisations that are switched off, see `switches`.
+    threads: number of CPU threads; None: as many as the user gives. batch: records per call of the model; None: all.
     """
 
     name: str
@@ -33,8 +33,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of another program, which is quoted and never compared with ours. rate: in the job's units per second,
-    or a speed-up where the machine says so."""
+    """A figure of another program. It is quoted, and never compared with tilewright's figures. rate: in the job's units
+    per second, or a speed-up if the field `machine` says so."""
 
     program: str
     rate: float
@@ -42,29 +42,29 @@ class Published:
 
 
 class Workload(Protocol):
-    """The input of a job, and what its results must be."""
+    """The input of a job, and the checks of its results."""
 
     @property
     def total(self) -> int:
-        """Records of the input."""
+        """The number of records of the input."""
 
     def program(self, step: Step) -> Program:
-        """The job as this step runs it. The caller has forced the step's rungs and threads."""
+        """The job as this step runs it. The caller has already forced the step's rungs and threads."""
 
     def error(self, results: Results) -> float:
-        """The largest error of the results of the first records, as a share of the allowed one, against float64."""
+        """The largest error of the first records' results against float64, as a share of the allowed error."""
 
     def difference(self, results: Results, today: Results) -> float:
-        """The largest difference of two results, as a share of what both errors together allow."""
+        """The largest difference between two results, as a share of the sum of their allowed errors."""
 
 
 @dataclass(frozen=True)
 class Job:
     """The ladder of a job.
 
-    unit: what is counted, `each` of them per record. about: the job in one or two sentences. cpu, gpu: the steps, from
-    the naive one to today's. records: of the input, by device. workload: makes (count, device) ready. published: of
-    others, see `Published`.
+    unit: what is counted; each record has `each` of them. about: the job in one or two sentences. cpu, gpu: the steps,
+    from the naive one to today's. records: number of records, by device. workload: makes the workload of (count,
+    device). published: figures of others, see `Published`.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Job:
 
 
 def in_batches(run: Callable[[np.ndarray], np.ndarray], records: np.ndarray, batch: int | None) -> np.ndarray:
-    """run(records), called for `batch` records at a time; None: for all of them."""
+    """run(records), called with `batch` records at a time; None: with all of them."""
     if batch is None:
         return run(records)
     return np.concatenate([run(records[first : first + batch]) for first in range(0, len(records), batch)])

@@ -1,4 +1,4 @@
-"""Run a rung once and see which kernels it starts, and what the compiler made of each."""
+"""Run a rung once, and record which kernels it launches and what the compiler made of each."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tilewright.errors import InternalError
 from tilewright.ops.core.ladder import Rung
 from tilewright.ops.core.launch import threads
 
-ROWS = 16  # of the batch: kernels on a CPU do not depend on their number
+ROWS = 16  # the kernels of a CPU do not depend on the number of rows
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """One compiled kernel. loop: see `inner_loop`. Of a GPU kernel only: registers per thread; local: bytes per thread
-    of registers that did not fit and of arrays; shared: bytes per block; threads per block; occupancy: share of the
-    threads of a multiprocessor that can be resident."""
+    """One compiled kernel. loop: see `inner_loop`. The other fields are of GPU kernels only. registers: per thread.
+    local: bytes per thread, for registers that did not fit and for arrays. shared: bytes per block. threads: per block.
+    occupancy: the share of a multiprocessor's threads that can be resident at once."""
 
     name: str
     loop: Loop | None
@@ -35,16 +35,16 @@ class Compiled:
 
 
 def compiled_kernels(op: str, rung: Rung, case: Any) -> list[Compiled]:
-    """The kernels that the rung starts for the case, in this order, those that lay weights out first.
+    """The kernels that the rung launches for the case, in their order. Those that rearrange weights come first.
 
-    On a CPU they are compiled anew, which takes seconds: the cache holds code without its assembly. Raises
+    All but Triton's kernels are compiled again, which takes seconds, because the cache has no assembly. Raises
     InternalError if a kernel was loaded from the cache before.
     """
     ladder, spec = parts(op)
     if case.device != "cpu":
         subject: Subject = GpuSubject(ladder, spec, case)
         started: dict[str, Compiled] = {}
-        with _numba_cuda(started), _triton(started):
+        with patch.dict(os.environ, TILEWRIGHT_CACHE="off"), _numba_cuda(started), _triton(started):
             subject.forced(rung)()
             subject.finish()
         return list(started.values())
@@ -73,7 +73,7 @@ def _on_cpu(forced: Callable[[Rung], Callable], rung: Rung) -> Iterator[Compiled
 
 @contextmanager
 def _numba_cuda(started: dict[str, Compiled]) -> Iterator[None]:
-    """Note the kernels that numba-cuda starts."""
+    """Record the kernels that numba-cuda launches."""
     from numba import cuda
     from numba.cuda.dispatcher import _Kernel
 
@@ -97,7 +97,7 @@ def _numba_cuda(started: dict[str, Compiled]) -> Iterator[None]:
 
 @contextmanager
 def _triton(started: dict[str, Compiled]) -> Iterator[None]:
-    """Note the kernels that Triton and Gluon start, also those that `gemm.tile.start` would start by itself."""
+    """Record the kernels that Triton and Gluon launch, and those that `gemm.tile.start` would launch itself."""
     from triton.runtime.jit import JITFunction
 
     from tilewright.ops.gemm.tile import start

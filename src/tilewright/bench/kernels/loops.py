@@ -1,4 +1,4 @@
-"""The inner loop of a kernel in its assembly: x86, ARM, or PTX, as text."""
+"""Find the inner loop of a kernel in its assembly text: x86, ARM or PTX."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ SCALAR_BITS = {"s": 32, "d": 64, "h": 16}  # by the last letter of an x86 instru
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop of machine code. lines: its instructions. multiply_adds: instructions of one pass, fused, or products
-    that an addition follows. fused: whether they are fused. bits: of the widest operand of these, 0 in PTX. registers:
-    vector registers that the loop names, 0 in PTX, whose registers are virtual. sums: of these the ones that only
-    multiply-adds write: they hold sums from one pass to the next."""
+    """One loop of machine code.
+
+    lines: its instructions. multiply_adds: their number in one pass of the loop. A multiplication followed by an
+    addition counts, too. fused: whether they are fused instructions. bits: width of their widest operand, 0 in PTX.
+    registers: number of vector registers in the loop; 0 in PTX, whose registers are virtual. sums: number of registers
+    that only multiply-adds write, so they hold sums from one pass to the next.
+    """
 
     lines: tuple[str, ...]
     multiply_adds: int
@@ -36,7 +39,8 @@ class Loop:
 
     @property
     def weight(self) -> tuple[int, int]:
-        """Orders loops: sums that stay in registers first, then all multiply-adds, each times its width."""
+        """The sort key of loops: first the sums that stay in registers, then the multiply-adds, both times their
+        width."""
         return self.sums * max(self.bits, 1), self.multiply_adds * max(self.bits, 1)
 
     @property
@@ -104,7 +108,7 @@ def _target(word: str) -> str:
 
 
 def _accumulates(word: str) -> bool:
-    """True for a fused multiply-add, and for an addition that reads the register that it writes."""
+    """True for a fused multiply-add, and for an addition that reads the register to which it writes."""
     return bool(FUSED.match(word)) or _registers(word).count(_target(word)) > 1
 
 

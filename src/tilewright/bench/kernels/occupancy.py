@@ -1,18 +1,18 @@
-"""How many threads of a kernel a multiprocessor of a GPU holds at once."""
+"""How many threads of a kernel can be resident on a multiprocessor of a GPU at once."""
 
 from typing import Any, NamedTuple
 
-REGISTER_UNIT = 256  # registers are given to warps in units of so many
+REGISTER_UNIT = 256  # warps get registers in multiples of this number
 REGISTERS = 65536  # of a multiprocessor, from compute capability 5.0 on
 SCHEDULERS = 4  # of a multiprocessor
-RESERVED = 1024  # bytes of shared memory that the system takes of each block, from compute capability 8.0 on
-SHARED_UNIT = 128  # bytes in which shared memory is given to blocks
-BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24}  # most blocks per multiprocessor, where not 32
+RESERVED = 1024  # bytes of shared memory that the system reserves per block, from compute capability 8.0 on
+SHARED_UNIT = 128  # blocks get shared memory in multiples of this number of bytes
+BLOCKS = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24}  # most blocks per multiprocessor; others have 32
 
 
 class Limits(NamedTuple):
-    """Of one multiprocessor: threads, registers, bytes of shared memory, blocks; threads per warp; bytes of shared
-    memory reserved per block."""
+    """The limits of one multiprocessor: threads, registers, bytes of shared memory, blocks; threads per warp; bytes of
+    shared memory reserved per block."""
 
     threads: int
     registers: int
@@ -23,7 +23,7 @@ class Limits(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Of one block of threads: its threads, registers per thread, bytes of shared memory."""
+    """One block of threads: its number of threads, registers per thread, bytes of shared memory."""
 
     threads: int
     registers: int
@@ -31,7 +31,7 @@ class Block(NamedTuple):
 
 
 def limits(device: Any) -> Limits:
-    """Of the device whose torch properties these are."""
+    """The limits of a device, from its properties in torch."""
     capability = device.major, device.minor
     return Limits(
         device.max_threads_per_multi_processor,
@@ -43,7 +43,7 @@ def limits(device: Any) -> Limits:
 
 
 def occupancy(block: Block, limit: Limits) -> float:
-    """Resident threads over the most that a multiprocessor can hold, 0 to 1. Source: NVIDIA's occupancy calculator."""
+    """Resident threads divided by the maximum of a multiprocessor, 0 to 1. Source: NVIDIA's occupancy calculator."""
     warps = -(-block.threads // limit.warp)
     a_warp = -(-max(block.registers, 1) * limit.warp // REGISTER_UNIT) * REGISTER_UNIT
     shared = -(-(block.shared + limit.reserved) // SHARED_UNIT) * SHARED_UNIT

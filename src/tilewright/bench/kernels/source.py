@@ -1,4 +1,4 @@
-"""The source of a rung: the function that runs it, and the kernels that this function names."""
+"""The source code of a rung: the function that runs it, and the kernels that this function names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Source(NamedTuple):
 
 
 def sources(rung: Rung) -> list[Source]:
-    """The function that runs the rung, then its kernels. Imports the module of the function.
+    """The function that runs the rung, then its kernels. Imports the function's module.
 
-    Raises ImportError where that needs a package that is missing.
+    Raises ImportError if a package that the module needs is missing.
     """
     run = _function(rung.run.func if isinstance(rung.run, partial) else rung.run)
     if run is None:
@@ -51,8 +51,8 @@ def _source(function: Callable) -> Source:
 
 
 def _kernels(run: Callable, rung: Rung) -> Iterator[Callable]:
-    """Functions that `run` names and that are kernels or make one; of a table of kernels the one that an option of the
-    rung selects."""
+    """The functions that `run` names and that are kernels or make kernels. From a table of kernels it takes the one
+    that an option of the rung selects."""
     options = [value for value in rung.options.values() if isinstance(value, str)]
     for value in _named(run):
         if isinstance(value, dict):
@@ -64,8 +64,8 @@ def _kernels(run: Callable, rung: Rung) -> Iterator[Callable]:
 
 
 def _named(run: Callable) -> Iterator[Any]:
-    """The module's objects that a function names, as `name` and `module.name` in the order of its lines, then what it
-    has from the function around it."""
+    """The module's objects that a function names, as `name` or `module.name`, in the order of its lines. After them,
+    the values that it takes from the function around it."""
     tree, known = ast.parse(dedent(inspect.getsource(run))), inspect.getmodule(run).__dict__
     for node in sorted((node for node in ast.walk(tree) if hasattr(node, "lineno")), key=lambda node: node.lineno):
         if isinstance(node, ast.Name) and node.id in known:
@@ -78,7 +78,7 @@ def _named(run: Callable) -> Iterator[Any]:
 
 
 def _function(value: Any) -> Callable | None:
-    """The Python function under a kernel of Numba, Triton, or this project, or under a cached function."""
+    """The Python function inside a kernel of Numba, Triton or this project, or inside a cached function."""
     for name in ("function", "py_func", "fn"):
         value = getattr(value, name, value)
     value = inspect.unwrap(value) if callable(value) else value

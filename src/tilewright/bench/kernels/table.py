@@ -22,8 +22,8 @@ from tilewright.ops.core.ladder import Rung
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One kernel of a rung; fields as in `Compiled` and `Loop`. vector_bits: of its multiply-adds, 0 on a GPU. sums:
-    vector registers that hold sums. An empty cell of the file is None."""
+    """One kernel of a rung, with the fields of `Compiled` and `Loop`. vector_bits: width of its multiply-adds, 0 on a
+    GPU. sums: vector registers that hold sums. None is an empty cell of the file."""
 
     op: str
     rung: str
@@ -44,7 +44,7 @@ class KernelRow:
 
 
 def case_for(op: str, rung: Rung) -> tuple[Any, list[str]]:
-    """(the first problem of the ladder that the rung takes, what this machine lacks to run it)."""
+    """(the first problem of the ladder that the rung accepts, what this machine lacks to run it)."""
     _, spec = parts(op)
     every = spec.sizes() if rung.name.startswith("cpu.") else spec.device_sizes()
     reasons = {case: set(rung.refuses(case.problem)) for case in every}
@@ -55,7 +55,7 @@ def case_for(op: str, rung: Rung) -> tuple[Any, list[str]]:
 
 
 def rows_of(op: str, rung: Rung, case: Any) -> Iterator[KernelRow]:
-    """Run the rung once: a row for each of its kernels that multiplies and adds in a loop, or that runs on a GPU."""
+    """Run the rung once. Yield a row for each kernel that has multiply-adds in a loop, or that runs on a GPU."""
     machine = machine_name() if case.device == "cpu" else gpu_name()
     for kernel in compiled_kernels(op, rung, case):
         if kernel.loop or kernel.threads:
@@ -77,7 +77,7 @@ def _row(op: str, rung: Rung, case: Any, kernel: Compiled, machine: str) -> Kern
 
 
 def save(folder: Path, rows: list[KernelRow]) -> list[Path]:
-    """Write rows to folder/<machine>/kernels_<op>.csv. Earlier rows of the same rungs go."""
+    """Write rows to folder/<machine>/kernels_<op>.csv. They replace earlier rows of the same rungs."""
     written = []
     for machine, op in dict.fromkeys((row.machine, row.op) for row in rows):
         path = folder / machine / f"{KERNELS}{op}.csv"
@@ -95,7 +95,7 @@ def save(folder: Path, rows: list[KernelRow]) -> list[Path]:
 
 
 def read(folder: Path, op: str) -> list[KernelRow]:
-    """The rows of an operation on all machines. Raises InputError naming a file that holds no such rows."""
+    """The rows of an operation on all machines. Raises InputError, which names the file, if a file holds other rows."""
     return [row for path in sorted(folder.glob(f"*/{KERNELS}{op}.csv")) for row in _read(path)]
 
 
@@ -116,7 +116,7 @@ def _read(path: Path) -> list[KernelRow]:
 
 
 def _value(kind: Any, text: str) -> Any:
-    """A cell as its field's type."""
+    """Convert a cell to the type of its field."""
     if kind is str:
         return text
     if not text:

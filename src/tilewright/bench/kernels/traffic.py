@@ -1,7 +1,8 @@
-"""Memory traffic of matmul's rungs: elements read and written per element of the result, from each rung's tiles.
+"""Memory traffic of matmul's rungs: elements read and written per element of the result, computed from each rung's
+tiles.
 
-The counts are those of the source for whole tiles: every access to an array counts, an element that stays in a register
-does not. `tests/bench/kernels/test_traffic.py` counts the accesses of the kernels themselves.
+The formulas count the accesses in the source, for whole tiles. Every access to an array counts; an element that stays
+in a register does not. `tests/bench/kernels/test_traffic.py` compares them with the accesses of the kernels themselves.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ STRIP_ROWS = 4  # of `cpu.vectors`, two vectors wide
 
 class Traffic(NamedTuple):
     """Elements per element of the result. reads, writes: of device memory on a GPU, loads and stores on a CPU.
-    shared_reads, shared_writes: of a GPU's shared memory; None where a unit of the hardware reads it."""
+    shared_reads, shared_writes: of a GPU's shared memory; None if a hardware unit reads it."""
 
     reads: float
     writes: float
@@ -27,38 +28,38 @@ class Traffic(NamedTuple):
 
 
 def _lanes(options: Mapping[str, Any]) -> int:
-    """float32 lanes of a vector: of this CPU, unless the options name them."""
+    """The float32 lanes of a vector: those of this CPU, unless the options give them."""
     lanes: int = options.get("lanes", cpu().lanes)
     return lanes
 
 
 def in_memory(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """The sum is kept in out: it is cleared, read and written K times, then read and written by the epilogue."""
+    """The sum is kept in out: it is set to 0, then read and written K times. Then the epilogue reads and writes it."""
     return Traffic(3 * K + 1, K + 2)
 
 
 def in_register(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """A row of a and a column of b for each element."""
+    """Each element reads a row of a and a column of b."""
     return Traffic(2 * K, 1)
 
 
 def along_rows(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """An element of a serves a row of b; out is read and written K times."""
+    """An element of a is multiplied by a row of b. out is read and written K times."""
     return Traffic(2 * K + K / N + 1, K + 2)
 
 
 def in_blocks(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """As `along_rows`, with shorter rows."""
+    """As `along_rows`, but with shorter rows."""
     return Traffic(2 * K + K / min(N, BLOCK_COLUMNS) + 1, K + 2)
 
 
 def vector_strip(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """A vector of b serves four rows, an element of a two vectors; the epilogue reads and writes out again."""
+    """A vector of b is used for four rows, an element of a for two vectors. The epilogue reads and writes out again."""
     return Traffic(K / STRIP_ROWS + K / (2 * _lanes(options)) + 1, 2)
 
 
 def packed_block(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """The inner loops alone: a register block of MR x NR. Packing a reads and writes K / N more."""
+    """Only the inner loops are counted, with a register block of MR x NR. Packing a reads and writes K / N more."""
     tiling = TILINGS[_lanes(options)]
     return Traffic(K / tiling.rows[0] + K / tiling.NR, 1)
 
@@ -70,13 +71,13 @@ def shared_tiles(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
 
 
 def strips(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """An element of b in a register serves wpt elements of a."""
+    """An element of b in a register is multiplied by wpt elements of a."""
     T, wpt = options["tile"], options["wpt"]
     return Traffic(2 * K / T, 1, K + K / wpt, 2 * K / T)
 
 
 def register_columns(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """b goes to registers and serves T sums; a's tile is shared by T V columns."""
+    """Elements of b go to registers and are used for T sums. T V columns share a's tile."""
     T, V = options["T"], options["V"]
     return Traffic(K / T + K / (T * V), 1, K, K / (T * V))
 
@@ -92,17 +93,18 @@ def padded_tiles(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
 
 
 def buffered_tiles(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """As `padded_tiles`; the last step loads its tiles of 8 steps once more."""
+    """As `padded_tiles`, but the last step loads its tiles of 8 steps once more."""
     return Traffic(2 * (K + 8) / 128, 1, K / 8 + K / 16, 2 * (K + 8) / 128)
 
 
 def narrow_columns(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
-    """A warp reads four rows of a once, and an element of b serves four rows."""
+    """A warp reads four rows of a once. An element of b is used for four rows."""
     return Traffic(K / N + K / 4, 1)
 
 
 def matrix_tiles(columns: int) -> Callable[[int, int, Mapping[str, Any]], Traffic]:
-    """Tiles of 128 rows for matrix units, which read shared memory themselves. Two limbs count as one element."""
+    """Tiles of 128 rows for matrix units, which read shared memory themselves. A pair of limbs counts as one
+    element."""
 
     def traffic(K: int, N: int, options: Mapping[str, Any]) -> Traffic:
         loaded = K / TILE_ROWS + K / columns
@@ -138,6 +140,6 @@ FORMULAS: dict[str, Callable[[int, int, Mapping[str, Any]], Traffic]] = {
 
 
 def traffic_of(op: str, rung: Rung, case: Any) -> Traffic | None:
-    """Counted traffic of a rung of matmul; None for another operation and for a rung without a formula."""
+    """The counted traffic of a rung of matmul. None for another operation, or for a rung without a formula."""
     formula = FORMULAS.get(rung.name) if op == "matmul" else None
     return formula(case.K, case.N, rung.options) if formula else None

@@ -1,11 +1,12 @@
-"""The libraries that others would use for an operation, and the exact result on a GPU: one file per operation.
+"""The libraries that others would use for an operation (its peers), and the exact result on a GPU. Each operation has
+one file.
 
-cpu(case, inputs) -> name -> call, on NumPy inputs: PyTorch runs MKL (float32 products) and oneDNN (bfloat16 products,
-convolutions). gpu(case, tensors) -> name -> call, on tensors: cuBLAS, cuDNN, PyTorch's own kernels, CuPy.
-truth(case, tensors) -> (exact, allowed): the first rows of the result in float64 on the GPU, and allowed(c), how far
-each element may be off for a rung whose bound has the constant c.
+cpu(case, inputs) -> name -> call, on NumPy inputs. PyTorch runs MKL (float32 products) and oneDNN (bfloat16 products,
+convolutions). gpu(case, tensors) -> name -> call, on tensors: cuBLAS, cuDNN, PyTorch's own kernels, CuPy. truth(case,
+tensors) -> (exact, allowed): the first rows of the result in float64 on the GPU, and allowed(c), the allowed error of
+each element for a rung whose bound has the constant c.
 
-An operation without a file has no peer; its rungs are checked against its NumPy reference.
+An operation without a file has no peer. Its rungs are checked against its NumPy reference.
 """
 
 import importlib

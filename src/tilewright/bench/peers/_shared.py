@@ -1,5 +1,5 @@
-"""What the operations on rows share beside their peers: the truth, from the NumPy reference on as many rows as that
-takes in a second."""
+"""Shared by the operations on rows: the exact result, from the NumPy reference, of as many rows as it computes in a
+second."""
 
 import importlib
 
@@ -8,14 +8,14 @@ import torch
 
 from tilewright.ops.core.gpu.tensors import torch_dtype
 
-CHECKED = 1 << 20  # numbers that are compared, at least a row
+CHECKED = 1 << 20  # elements that are compared, but at least one row
 
 
 def truth_by(op: str, case, tensors: dict, *, along: tuple[str, ...] = ("x",), width: int = 1):
-    """(exact, allowed) of `tilewright.bench.peers`, by the operation's `reference` and `bound`.
+    """(exact, allowed) as in `tilewright.bench.peers`, from the operation's `reference` and `bound`.
 
-    along: the arguments that have the result's rows, of which the first are taken; width: numbers of the result for
-    each of theirs.
+    along: the arguments whose rows match the rows of the result; their first rows are used. width: elements of the
+    result for each element of these arguments.
     """
     spec = importlib.import_module(f"tilewright.bench.sizes.{op}")
     inputs = {
@@ -38,7 +38,7 @@ def _first(tensors: dict, along: tuple[str, ...], width: int) -> dict:
 
 
 def in_class(case, x):
-    """A tensor as the class keeps activations: in 16 bits, if it has 16."""
+    """A tensor in the dtype in which the accuracy class keeps activations: 16 bits in a 16-bit class."""
     return x.to(torch_dtype(case.dtype))
 
 

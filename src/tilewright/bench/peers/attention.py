@@ -1,4 +1,4 @@
-"""PyTorch's attention beside ours, and its truth in float64."""
+"""PyTorch's attention, and the exact result in float64."""
 
 import math
 
@@ -10,12 +10,12 @@ from tilewright.bench.measure import Call
 from tilewright.bench.peers._shared import tensor
 from tilewright.ops.attention.problem import EPS16, EPS32
 
-CHECKED = 1 << 26  # scores that are compared, at least those of one sequence
+CHECKED = 1 << 26  # scores that are compared, but at least those of one sequence
 LONG = 128  # queries
 
 
 def truth(case, tensors: dict):
-    """Attention in float64, on the GPU, and `spec.bound` with it; see `tilewright.bench.peers`."""
+    """Attention in float64 on the GPU, and its `spec.bound`; see `tilewright.bench.peers`."""
     count = max(1, min(case.B, CHECKED // (case.H * case.Q * case.T)))
     q, k, v = (tensors[name][:count].double() for name in "qkv")
     positions = torch.arange(case.T, device=q.device)
@@ -32,7 +32,7 @@ def truth(case, tensors: dict):
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """PyTorch's fused attention, where its causal mask, which starts at the first key, is ours."""
+    """PyTorch's fused attention, if its causal mask, which starts at the first key, is the same as the case's."""
     if case.causal and 1 < case.Q < case.T:
         return {}
     q, k, v = (tensor(inputs[name], "float32") for name in "qkv")
@@ -41,7 +41,8 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """PyTorch's fused attention as it chooses, and cuDNN's for long prompts in 16 bits; q, k, v as they like them."""
+    """PyTorch's fused attention with its default choice, and cuDNN's for long prompts in 16 bits; q, k and v in the
+    layout that these prefer."""
     if case.Q not in (1, case.T) or not case.causal:
         return {}
     kind = getattr(torch, case.dtype)

@@ -1,4 +1,4 @@
-"""PyTorch and cuDNN beside batchnorm."""
+"""PyTorch and cuDNN for batchnorm."""
 
 import torch
 from torch.nn.functional import batch_norm, gelu
@@ -30,7 +30,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """PyTorch's channels-last, channels behind pixels as ours; the activation is a kernel of its own."""
+    """PyTorch's channels-last layout, as in tilewright; the activation is a separate kernel."""
     activate = ACTIVATIONS[case.activation]
     gamma, beta, mean, variance = (tensors[name] for name in ("gamma", "beta", "mean", "variance"))
     x = in_class(case, tensors["x"])

@@ -1,4 +1,4 @@
-"""oneDNN and cuDNN beside conv1d, and convolutions in float64."""
+"""oneDNN and cuDNN for conv1d, and convolutions in float64."""
 
 import torch
 from torch.nn import functional
@@ -28,7 +28,7 @@ def truth(case, tensors: dict):
 
 
 def _convolved(case, x, weight):
-    """The bare convolution as matrix products: cuDNN's float64 would take seconds."""
+    """The convolution alone, as matrix products: cuDNN's float64 would take seconds."""
     x = functional.pad(x, (case.padding, case.padding))
     last = case.stride * (case.positions - 1) + 1
     parts = (x[:, :, t * case.dilation : t * case.dilation + last : case.stride] for t in range(case.K))
@@ -36,7 +36,7 @@ def _convolved(case, x, weight):
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """oneDNN, ReLU and the maximum as kernels of their own."""
+    """oneDNN, with ReLU and the maximum as separate kernels."""
     x, weight = (tensor(inputs[name], case.dtype) for name in ("x", "weight"))
     options = {name: inputs[name] for name in ("stride", "padding", "dilation") if name in inputs}
     bias = tensor(inputs["bias"], case.dtype) if "bias" in inputs else None
@@ -50,7 +50,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """cuDNN through PyTorch, bias in its epilogue, ReLU and the maximum as kernels of their own."""
+    """cuDNN through PyTorch, with the bias in its epilogue, and ReLU and the maximum as separate kernels."""
     kind = getattr(torch, case.dtype) if case.dtype.endswith("16") else torch.float32
     x, weight = tensors["x"].to(kind), tensors["weight"].to(kind)
     bias = tensors["bias"].to(kind) if case.bias else None

@@ -1,4 +1,4 @@
-"""PyTorch, scipy and CuPy beside conv3d, and sums over windows in float64."""
+"""PyTorch, scipy and CuPy for conv3d, and sums over windows in float64."""
 
 import math
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from tilewright.ops.conv3d.problem import EPS32
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.core.memory import zeros
 
-CHECKED = 16  # planes that are compared; all of them, where there are channels
+CHECKED = 16  # planes that are compared; all of them if there are channels
 
 
 def truth(case, tensors: dict):
@@ -27,7 +27,7 @@ def truth(case, tensors: dict):
 
 
 def _surrounded(x, case):
-    """As much of x (C, D, H, W) as the checked planes need, in float64, with what stands around it."""
+    """The part of x (C, D, H, W) that the checked planes need, in float64, with the border around it."""
     import torch
 
     sizes, planes = (case.KD, case.KH, case.KW), case.D if case.C else CHECKED
@@ -41,7 +41,7 @@ def _surrounded(x, case):
 
 
 def _passes(x, factors: tuple, case):
-    """(sums, sums of sizes), an axis at a time."""
+    """(sums, sums of absolute values), one axis at a time."""
     exact = _surrounded(x[None], case)[0]
     size = exact.abs()
     for axis, factor in enumerate(factors):
@@ -53,7 +53,7 @@ def _passes(x, factors: tuple, case):
 
 
 def _sums(x, weights: np.ndarray, case):
-    """(sums, sums of sizes), tap by tap."""
+    """(sums, sums of absolute values), tap by tap."""
     import torch
 
     wide = _surrounded(x, case)
@@ -68,21 +68,21 @@ def _sums(x, weights: np.ndarray, case):
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """PyTorch and scipy.ndimage where they compute this case."""
+    """PyTorch and scipy.ndimage, if they can compute this case."""
     found = {"PyTorch": torch_call(case, inputs), "scipy": scipy_call(case, inputs) if find_spec("scipy") else None}
     return {name: call for name, call in found.items() if call}
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """cuDNN, and CuPy if it is installed, where they compute this case."""
+    """cuDNN, and CuPy if it is installed, if they can compute this case."""
     found = {"cuDNN": torch_call(case, tensors), "CuPy": _cupy(case, tensors) if find_spec("cupyx") else None}
     return {name: call for name, call in found.items() if call}
 
 
 def torch_call(case, inputs: dict) -> Call | None:
-    """PyTorch's conv3d in float32, three of them where the kernel is given as factors. None for a border it lacks.
+    """PyTorch's conv3d in float32, three calls if the kernel is given as factors. None for a border that PyTorch lacks.
 
-    inputs: arrays or tensors. Raises ModuleNotFoundError without PyTorch.
+    inputs: arrays or tensors. Raises ModuleNotFoundError if PyTorch is missing.
     """
     import torch
 
@@ -113,9 +113,10 @@ def torch_call(case, inputs: dict) -> Call | None:
 
 
 def scipy_call(case, inputs: dict) -> Call | None:
-    """scipy.ndimage: `correlate`, or `correlate1d` along each axis as `gaussian_filter` does. None for channels.
+    """scipy.ndimage: `correlate`, or `correlate1d` along each axis as `gaussian_filter` does. None if there are
+    channels.
 
-    Raises ModuleNotFoundError without scipy.
+    Raises ModuleNotFoundError if scipy is missing.
     """
     from scipy import ndimage
 
@@ -168,7 +169,7 @@ class _TorchStream:
 
 
 def _on_torchs_stream(call: Call) -> Call:
-    """CuPy has a current stream of its own."""
+    """Run a call on PyTorch's stream, because CuPy has a current stream of its own."""
     import cupy
 
     def run():

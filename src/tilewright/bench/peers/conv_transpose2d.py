@@ -1,4 +1,4 @@
-"""oneDNN and cuDNN beside conv_transpose2d, and sums in float64."""
+"""oneDNN and cuDNN for conv_transpose2d, and sums in float64."""
 
 import math
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def _cropped(case, x, weights):
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """In both layouts of memory; PyTorch crops both ends alike, so what more there is to crop becomes a view."""
+    """Both memory layouts. PyTorch crops both ends equally, so a view crops the remaining pixels."""
     crops = [min(pair) for pair in case.padding]
     bias = tensor(inputs["bias"], case.dtype) if "bias" in inputs else None
     call, ((top, bottom), (left, right)) = torch.nn.functional.conv_transpose2d, case.padding
@@ -62,7 +62,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """cuDNN in both layouts of memory, bias in its own epilogue, the activation as a kernel of its own."""
+    """cuDNN with both memory layouts, the bias in its epilogue, and the activation as a separate kernel."""
     if any(not 0 <= first - last <= 1 and not 0 <= last - first <= 1 for first, last in case.padding):
         return {}
     layouts = {"cuDNN, channels last": torch.channels_last, "cuDNN": torch.contiguous_format}
@@ -72,7 +72,8 @@ def gpu(case, tensors: dict) -> dict[str, Call]:
 def vendor(case, tensors: dict, layout) -> Call:
     """cuDNN on a case's tensors.
 
-    PyTorch crops as much at the end as at the start, or one less; for one more, image and kernel are mirrored before.
+    PyTorch can crop as much at the end as at the start, or one pixel less. To crop one more, the image and the kernel
+    are mirrored before.
     """
     kind = getattr(torch, case.dtype) if case.dtype.endswith("16") else torch.float32
     axes = [axis for axis, (first, last) in enumerate(case.padding) if last > first]

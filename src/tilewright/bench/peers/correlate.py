@@ -1,4 +1,4 @@
-"""scipy.ndimage beside correlate: it also sums in float64 and writes float32."""
+"""scipy.ndimage for correlate. It also sums in float64 and writes float32."""
 
 from importlib.util import find_spec
 
@@ -8,7 +8,7 @@ from tilewright.bench.measure import Call
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """scipy's function for the form: `uniform_filter1d` for means, `correlate1d` for lines, else `correlate`."""
+    """scipy's function for the form: `uniform_filter1d` for means, `correlate1d` for lines, otherwise `correlate`."""
     if not find_spec("scipy"):
         return {}
     from scipy import ndimage

@@ -1,4 +1,4 @@
-"""PyTorch beside embedding."""
+"""PyTorch for embedding."""
 
 import torch
 from torch.nn.functional import embedding
@@ -19,7 +19,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """PyTorch, which adds the positions in a kernel of its own, in the class's dtype."""
+    """PyTorch in the class's dtype; it adds the positions in a separate kernel."""
     ids, table = tensors["ids"], in_class(case, tensors["table"])
     if not case.positions:
         return {"PyTorch": lambda: embedding(ids, table)}

@@ -1,4 +1,4 @@
-"""PyTorch beside embedding_conv1d, and features in float64."""
+"""PyTorch for embedding_conv1d, and features in float64."""
 
 import torch
 from torch.nn.functional import conv1d, embedding
@@ -9,7 +9,7 @@ from tilewright.ops.embedding_conv1d.problem import ROUNDINGS
 from tilewright.ops.matmul.problem import EPS32
 
 CHECKED = 256  # sentences that are compared
-BATCH = 1024  # sentences that the peer convolves together: its fastest
+BATCH = 1024  # sentences that the peer convolves together; it is fastest with these
 
 
 def truth(case, tensors: dict):
@@ -31,7 +31,7 @@ def truth(case, tensors: dict):
 
 
 def _filters(tensors: dict):
-    """Weights and biases on the GPU: `moved` moves arrays, not lists of them."""
+    """Weights and biases on the GPU, because `moved` moves arrays but not lists of arrays."""
     there = tensors["table"].device
     return [[torch.as_tensor(array, device=there) for array in tensors[name]] for name in ("weights", "biases")]
 

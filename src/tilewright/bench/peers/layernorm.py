@@ -1,4 +1,4 @@
-"""PyTorch beside layernorm."""
+"""PyTorch for layernorm."""
 
 import torch
 from torch.nn.functional import layer_norm
@@ -19,8 +19,8 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """PyTorch from float32; in a 16-bit class its result rounded by a second kernel, and all of it in 16 bits, which
-    reads two bytes a number less than ours."""
+    """PyTorch from float32. In a 16-bit class a second kernel rounds its result. Another call works wholly in 16 bits,
+    and so reads two bytes per element less than tilewright."""
     x, weight, bias = (tensors[name] for name in ("x", "weight", "bias"))
     shape, eps = x.shape[-1:], case.eps
     if case.dtype == "float32":

@@ -1,4 +1,4 @@
-"""Libraries that write the logits, then their log-softmax, and gather the targets, beside logprob."""
+"""Libraries for logprob. They write the logits, then their log-softmax, and gather the targets."""
 
 import torch
 

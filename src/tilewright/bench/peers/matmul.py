@@ -1,4 +1,4 @@
-"""MKL, oneDNN, OpenVINO and cuBLAS beside matmul, and products in float64."""
+"""MKL, oneDNN, OpenVINO and cuBLAS for matmul, and products in float64."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,8 +32,8 @@ def truth(case, tensors: dict):
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """Libraries for a bare product. MKL (float32) and oneDNN (bfloat16) read b as it comes; "oneDNN, packed" and
-    OpenVINO, if it is installed, bring b into their own layout beforehand, as our packed rungs do."""
+    """Libraries for a product alone. MKL (float32) and oneDNN (bfloat16) read b as it is. "oneDNN, packed" and
+    OpenVINO, if it is installed, convert b to their own layout beforehand, as tilewright's packed rungs do."""
     if case.batch or case.bias or case.residual or case.activation or case.gathered:
         return {}
     a, b = (tensor(inputs[name], case.dtype) for name in "ab")
@@ -75,16 +75,17 @@ def _openvino(a: np.ndarray, b: np.ndarray) -> Call:
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """cuBLAS with b as it comes and transposed."""
+    """cuBLAS with b as it is, and with b transposed."""
     if case.batch or case.gathered or case.activation not in (None, "relu", "gelu_tanh"):
         return {}
     return {"cuBLAS": vendor(case, tensors), "cuBLAS, b transposed": vendor(case, tensors, transposed=True)}
 
 
 def vendor(case, tensors: dict, *, transposed: bool = False) -> Call:
-    """cuBLAS on a case's tensors, bias in its own epilogue, residual and activation as kernels of their own.
+    """cuBLAS on a case's tensors, with the bias in its epilogue, and the residual and the activation as separate
+    kernels.
 
-    transposed: b lies as (N, K).
+    transposed: b is stored as (N, K).
     """
     kind = getattr(torch, case.dtype) if case.dtype.endswith("16") else torch.float32
     a, b = tensors["a"].to(kind), tensors["b"].to(kind)

@@ -1,4 +1,4 @@
-"""Libraries that write the product and search through it, beside matmul_argmax; and products in float64."""
+"""Libraries for matmul_argmax, which write the product and search it; and products in float64."""
 
 import numpy as np
 import torch
@@ -7,8 +7,8 @@ from tilewright.bench.measure import Call
 from tilewright.bench.peers._shared import tensor
 from tilewright.ops.matmul_argmax.problem import EPS32, LIMBS
 
-CHECKED = 512  # rows that are compared: float64 logits of so many are 206 MB
-LINE = 64  # numbers: cuBLAS multiplies at full rate where rows of its result are multiples of 128 bytes
+CHECKED = 512  # rows that are compared: their float64 logits take 206 MB
+LINE = 64  # elements: cuBLAS multiplies at full rate if rows of its result are multiples of 128 bytes
 
 
 def truth(case, tensors: dict):
@@ -25,7 +25,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """cuBLAS and PyTorch's search for the largest, and cuBLAS alone; its columns padded to whole lines."""
+    """cuBLAS and PyTorch's search for the largest element, and cuBLAS alone, with columns padded to whole lines."""
     kind = getattr(torch, case.dtype) if case.dtype.endswith("16") else torch.float32
     a, rows = tensors["a"].to(kind), tensors["b"].T.to(kind)
     padded = rows.new_zeros(-(-case.N // LINE) * LINE, case.K)

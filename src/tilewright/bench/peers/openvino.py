@@ -1,4 +1,4 @@
-"""OpenVINO, a library that compiles whole networks for CPUs: how every comparison with it sets it up."""
+"""OpenVINO, a library that compiles whole networks for CPUs: the setup that every comparison with it uses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from tilewright.ops.core.launch import thread_count
 
-PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}  # classes that it computes on a CPU
+PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}  # accuracy classes that it computes on a CPU
 
 
 def compiled(model: Any, dtype: str) -> Any:
@@ -20,6 +20,6 @@ def compiled(model: Any, dtype: str) -> Any:
         "INFERENCE_NUM_THREADS": thread_count(),
         "INFERENCE_PRECISION_HINT": PRECISIONS[dtype],
         "PERFORMANCE_HINT": "LATENCY",
-        "ENABLE_CPU_PINNING": False,  # two pools of threads alternate here; pinned ones of a second model would collide
+        "ENABLE_CPU_PINNING": False,  # pinned threads of a second model would run on the same cores
     }
     return openvino.Core().compile_model(model, "CPU", settings)

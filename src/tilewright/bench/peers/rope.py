@@ -1,4 +1,4 @@
-"""PyTorch beside rope, as transformers writes it: a half-turned copy, two products and a sum."""
+"""PyTorch for rope, written as in transformers: a copy with its halves exchanged, two products and a sum."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ def truth(case, tensors: dict):
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """PyTorch, cosines and sines looked up."""
+    """PyTorch, with cosines and sines from a table."""
     x, positions = tensor(inputs["x"], case.dtype), torch.from_numpy(inputs["positions"])
     return _calls(case, x, positions, torch.from_numpy(inputs["frequencies"]))
 

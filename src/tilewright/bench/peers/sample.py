@@ -1,4 +1,4 @@
-"""PyTorch beside sample."""
+"""PyTorch for sample."""
 
 import torch
 
@@ -6,33 +6,33 @@ from tilewright.bench.measure import Call
 from tilewright.bench.sizes import sample as spec
 from tilewright.ops.sample.operands import Rules
 
-CHECKED = 64  # rows: the truth sorts each
+CHECKED = 64  # rows; the exact result sorts each of them
 
 
 def truth(case, tensors: dict):
     """See `tilewright.bench.peers`."""
     count = min(CHECKED, case.M)
     inputs = {name: tensors[name].cpu().numpy() for name in ("logits", *Rules._fields)}
-    inputs |= {name: inputs[name][:count] for name in ("logits", "floats", "integers", "ends")}  # the parts with rows
+    inputs |= {name: inputs[name][:count] for name in ("logits", "floats", "integers", "ends")}  # they have rows
     exact = spec.reference(case, inputs)
     device = tensors["logits"].device
     return torch.from_numpy(exact).to(device), lambda c: torch.from_numpy(spec.bound(case, inputs, exact, c)).to(device)
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """As transformers draws."""
+    """Draws as transformers does."""
     logits = torch.from_numpy(inputs["logits"])
     return {"PyTorch": lambda: drawn(case, logits)}
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """As transformers draws."""
+    """Draws as transformers does."""
     return {"PyTorch": lambda: drawn(case, tensors["logits"])}
 
 
 def drawn(case, logits):
-    """Tokens (M, 1) as transformers draws them, in float32: what top_k and top_p leave out is masked, and a token drawn
-    from the softmax of the rest."""
+    """Tokens (M, 1) drawn as in transformers, in float32: tokens that top_k and top_p exclude are masked, and one is
+    drawn from the softmax of the rest."""
     scores, (top_k, top_p, min_p) = logits / case.temperature, case.limits
     if top_k:
         scores = scores.masked_fill(scores < scores.topk(top_k)[0][:, -1:], -torch.inf)

@@ -1,4 +1,4 @@
-"""PyTorch beside softmax."""
+"""PyTorch for softmax."""
 
 import torch
 
@@ -19,7 +19,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
 
 def gpu(case, tensors: dict) -> dict[str, Call]:
-    """PyTorch, in and out in the class's dtype, as ours."""
+    """PyTorch, with inputs and outputs in the class's dtype, as in tilewright."""
     x = in_class(case, tensors["x"])
     out = torch.empty_like(x)
     return {"PyTorch": lambda: torch.softmax(x, -1, out=out)}

@@ -1,20 +1,20 @@
-"""What the drawings are made of: boxes, grids, arrows and words in one SVG that fits a light and a dark page.
+"""Drawings from boxes, grids, arrows and words, as one SVG that suits a light and a dark page.
 
-All lines and words have the colour of the page's text. Words that are wider than the space that their caller gives
-them are an error, and so are words over other words. So no text leaves its box.
+All lines and words have the colour of the page's text. Words that are wider than the given space, or that overlap other
+words, raise an error. So no text extends beyond its box.
 """
 
 import html
 from dataclasses import dataclass, field
 
-LETTER = {"normal": 0.56, "bold": 0.64}  # width of a letter over its height: more than most sans-serif fonts take
+LETTER = {"normal": 0.56, "bold": 0.64}  # width of a letter divided by its height: larger than in most sans-serif fonts
 BLUE, ORANGE, GREEN, PURPLE = "#2f81f7", "#d4762c", "#2da44e", "#a371f7"  # readable on white and on black
 STYLE = "svg{color:#1f2328}@media(prefers-color-scheme:dark){svg{color:#e6edf3;background:#0d1117}}"
 
 
 @dataclass
 class Drawing:
-    """An SVG of width x height. title: what a screen reader says."""
+    """An SVG of width x height. title: the text that a screen reader speaks."""
 
     width: int
     height: int
@@ -23,7 +23,7 @@ class Drawing:
     words: list[tuple[float, float, float, float, str]] = field(default_factory=list)
 
     def text(self, x: float, y: float, words: str, *, room: float = 0, size: int = 13, **style: str) -> None:
-        """Words from x on, or around x where anchor is "middle". room: the width that they may take."""
+        """Words that begin at x, or are centred at x if anchor is "middle". room: the width that they may have."""
         anchor, colour, weight = (style.get(key, default) for key, default in DEFAULTS)
         wide = LETTER[weight] * size * len(words)
         left = x - {"start": 0.0, "middle": wide / 2, "end": wide}[anchor]
@@ -41,7 +41,7 @@ class Drawing:
 
     def box(self, x: float, y: float, w: float, h: float, words: str = "", *, fill: str = "",
             strength: float = 0.25) -> None:  # fmt: skip
-        """A rectangle with one line of words in its middle."""
+        """A rectangle with one line of words in its centre."""
         inside = f'fill="{fill}" fill-opacity="{strength}"' if fill else 'fill="none"'
         self.parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" {inside} stroke="currentColor"/>'
@@ -51,7 +51,7 @@ class Drawing:
 
     def grid(self, x: float, y: float, shape: tuple[int, int], cell: float, *, fill: str = "",
              marked: dict[tuple[int, int], str] | None = None) -> None:  # fmt: skip
-        """Rows x columns of square cells. marked: (row, column) -> colour of a cell."""
+        """Rows x columns of square cells. marked: (row, column) -> the colour of a cell."""
         rows, columns = shape
         cells = marked or {(i, j): fill for i in range(rows) for j in range(columns) if fill}
         for colour in dict.fromkeys(cells.values()):

@@ -1,4 +1,5 @@
-"""Which drawing tells a rung's idea, made from the rung's own options, and the files of docs/learn."""
+"""The table of drawings: which drawing shows the idea of a rung, with the rung's own options; and the files of
+docs/learn."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -11,7 +12,7 @@ from tilewright.bench.report.drawing import Drawing
 from tilewright.ops.core.ladder import Ladder, Rung
 
 Draw = Callable[[Rung], Drawing]
-LANES = 16  # of the vectors that are drawn: AVX-512
+LANES = 16  # lanes of the vectors in the drawings: AVX-512
 
 
 def _strip(rung: Rung) -> Drawing:
@@ -123,14 +124,14 @@ PICTURES = {  # file of docs/learn/img -> the rung whose drawing it is
 
 
 def drawing_of(op: str, rung: Rung) -> Drawing | None:
-    """The drawing of a rung, from its options; None if it has none."""
+    """The drawing of a rung, made with its options. None if it has none."""
     own = DRAWN.get(op, {})
     draw = own.get(rung.name) or own.get("")
     return draw(rung) if draw else None
 
 
 def files() -> dict[str, Drawing]:
-    """Name of a file in docs/learn/img, without its ending -> its drawing."""
+    """Name of a file in docs/learn/img, without its suffix -> its drawing."""
     found = {}
     for name, (op, rung) in PICTURES.items():
         ladder: Ladder = import_module(f"tilewright.ops.{op}.ladder").ladder

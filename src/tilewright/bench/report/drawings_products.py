@@ -12,7 +12,7 @@ WIDE = TILINGS[16]  # the register block of AVX-512
 
 
 def loop_orders() -> Drawing:
-    """What one inner loop touches, before and after the loops are reordered."""
+    """Which elements one inner loop accesses, before and after the loops are reordered."""
     drawing = Drawing(800, 300, "matmul: what the inner loop reads, down a column of b or along its rows")
     for left, title, order in (
         (20, "memory, register: loops i, j, p", "down"),
@@ -76,7 +76,7 @@ def five_loops() -> Drawing:
 
 
 def simt_tile() -> Drawing:
-    """Block, warp, thread of `simt.warps`."""
+    """The tiles of a block, a warp and a thread in `simt.warps`."""
     from tilewright.ops.matmul.simt import warps
 
     drawing = Drawing(800, 330, "matmul, simt.warps: a block's tile, a warp's part, a thread's sums")
@@ -109,7 +109,7 @@ def simt_tile() -> Drawing:
 
 
 def specialized() -> Drawing:
-    """The pipeline of `tile.specialized` in time."""
+    """The pipeline of `tile.specialized` over time."""
     drawing = Drawing(800, 250, "matmul, tile.specialized: one warp loads, two warpgroups multiply")
     drawing.text(20, 24, "tile.specialized: who does what, over time", size=15, weight="bold")
     names = ("loading warp", "warpgroup 0", "warpgroup 1")
@@ -130,7 +130,7 @@ def specialized() -> Drawing:
 
 
 def best_of_a_tile() -> Drawing:
-    """What is written of the product, and which columns survive the screening."""
+    """What is written of the product, and which columns remain after the screening."""
     drawing = Drawing(800, 300, "matmul_argmax: what is written, and which columns may be the largest")
     drawing.text(20, 24, "fused: a tile leaves one value", size=15, weight="bold")
     drawing.text(20, 42, "and one column per row")
@@ -157,7 +157,7 @@ def best_of_a_tile() -> Drawing:
 
 
 def sums_of_a_tile() -> Drawing:
-    """What a tile of logits leaves, and how the sum is scaled."""
+    """What is stored of a tile of logits, and how the sum is rescaled."""
     drawing = Drawing(800, 300, "logprob: a tile of logits leaves four numbers per row")
     drawing.text(20, 24, "One task: some rows, one group of columns", size=15, weight="bold")
     drawing.text(20, 42, f"A group is {WIDTH:,} columns, for any number of rows.")
@@ -180,7 +180,7 @@ def sums_of_a_tile() -> Drawing:
 
 
 def attention_blocks() -> Drawing:
-    """A block of queries against blocks of keys, and the state that it keeps."""
+    """A block of queries, the blocks of keys, and the state that is kept between them."""
     drawing = Drawing(800, 320, "attention: a block of queries meets block after block of keys")
     drawing.text(20, 24, "Scores of one head, causal", size=15, weight="bold")
     cell, queries, keys = 13, 16, 24

@@ -30,7 +30,7 @@ def passes() -> Drawing:
 
 
 def who_shares_a_row() -> Drawing:
-    """Thread, block, warp, registers: the four ways of the GPU's rungs."""
+    """The four ways in which GPU rungs share a row: per thread, per block, per warp, in registers."""
     drawing = Drawing(800, 260, "layernorm: which threads share a row")
     ways = (
         ("naive", "a thread per row", "32 cache lines", "per load"),
@@ -56,7 +56,7 @@ def who_shares_a_row() -> Drawing:
 
 
 def turned_pairs() -> Drawing:
-    """The pairs of a head, and how often a cosine is computed."""
+    """The pairs of elements that rope rotates in a head, and how often a cosine is computed."""
     drawing = Drawing(800, 250, "rope: pairs of a head are turned by the angle of the row's position")
     drawing.text(20, 24, "A row: heads, and in each F pairs", size=15, weight="bold")
     pairs = {(0, j): (BLUE, GREEN)[j // 3] for j in range(6)}
@@ -83,7 +83,7 @@ def turned_pairs() -> Drawing:
 
 
 def fold() -> Drawing:
-    """Two operations become one."""
+    """Two operations that are folded into one."""
     drawing = Drawing(800, 220, "batchnorm: folded into the weights and the bias of the layer before")
     drawing.text(20, 24, "Before: two passes over memory", size=15, weight="bold")
     drawing.box(20, 50, 130, 50, "x @ W + b", fill=BLUE)
@@ -103,7 +103,7 @@ def fold() -> Drawing:
 
 
 def lanes() -> Drawing:
-    """A call per element, or a polynomial per vector."""
+    """One call per element, and one polynomial per vector."""
     drawing = Drawing(800, 230, "elementwise: a call of the C library per element, or one polynomial for all lanes")
     drawing.text(20, 24, "cpu.naive: a call per element", size=15, weight="bold")
     drawing.grid(20, 44, (1, 16), 20, marked={(0, 0): ORANGE})
@@ -121,7 +121,7 @@ def lanes() -> Drawing:
 
 
 def gather() -> Drawing:
-    """Ids, rows of the table, rows of out."""
+    """Ids, the rows of the table, and the rows of out."""
     drawing = Drawing(800, 260, "embedding: ids name rows of a table; a warp copies a row")
     drawing.text(20, 24, "ids (n,)", weight="bold")
     ids = (5, 1, 5, 7)
@@ -140,7 +140,7 @@ def gather() -> Drawing:
 
 
 def buckets() -> Drawing:
-    """Weights by distance from the best score, and the bucket that holds the target."""
+    """Weights by their distance from the best score, and the bucket that contains the target."""
     drawing = Drawing(800, 280, "sample: weights summed in buckets by distance from the best score")
     drawing.text(20, 24, f"{BUCKETS:,} buckets by distance d from the best score", size=15, weight="bold")
     heights = (150, 128, 104, 84, 66, 48, 34, 22, 13, 7, 4)

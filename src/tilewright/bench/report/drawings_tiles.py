@@ -1,13 +1,13 @@
-"""Drawings of a product's tiles, each from the options of a kernel: block, thread, registers, limbs."""
+"""Drawings of the tiles of a matrix product, each from the options of a kernel: block, thread, registers, limbs."""
 
 from tilewright.bench.report.drawing import BLUE, GREEN, ORANGE, PURPLE, Drawing
 
-MOST = 16  # cells of a grid across: a larger tile is drawn with one cell for several elements
+MOST = 16  # the most cells across a grid: in a larger tile one cell stands for several elements
 
 
 def one_thread_per_element(side: int, *, along: str) -> Drawing:
-    """A block of side x side threads, and what its first warp reads at one step of K. along: "rows" where neighbouring
-    threads lie in a row of out, "columns" where they lie in a column."""
+    """A block of side x side threads, and what its first warp reads at one step of K. along: "rows" if neighbouring
+    threads compute neighbouring elements of a row of out, "columns" if of a column."""
     row = along == "rows"
     drawing = Drawing(800, 370, f"matmul: one thread per element of out, a warp along {along}")
     drawing.text(20, 24, f"One thread per element, a warp along {along}", size=15, weight="bold")
@@ -33,7 +33,7 @@ def one_thread_per_element(side: int, *, along: str) -> Drawing:
 
 
 def shared_tile(tile: int) -> Drawing:
-    """A block of tile x tile threads with a tile of a and one of b in shared memory."""
+    """A block of tile x tile threads, with a tile of a and a tile of b in shared memory."""
     drawing = Drawing(800, 350, f"matmul: a tile of {tile} x {tile} of each operand in shared memory")
     drawing.text(20, 24, f"Tiles of {tile} x {tile} in shared memory", size=15, weight="bold")
     side = 90
@@ -64,7 +64,7 @@ def shared_tile(tile: int) -> Drawing:
 
 
 def strip(tile: int, wpt: int, depth: int) -> Drawing:
-    """One thread with wpt elements of a column of a tile x tile block; tiles are `depth` long along K."""
+    """One thread with wpt elements of a column of a tile x tile block. Tiles have `depth` elements along K."""
     drawing = Drawing(800, 330, f"matmul: strips of {wpt} elements in a block of {tile} x {tile}")
     drawing.text(20, 24, f"A thread has a strip of {wpt} in a block of {tile} x {tile}", size=15, weight="bold")
     rows, cell = min(tile, MOST), 12
@@ -87,7 +87,7 @@ def strip(tile: int, wpt: int, depth: int) -> Drawing:
 
 
 def registers(T: int, V: int) -> Drawing:
-    """A block of T * V threads: each has a column of T sums. Only a's tile is in shared memory."""
+    """A block of T * V threads, each with a column of T sums. Only the tile of a is in shared memory."""
     drawing = Drawing(800, 330, f"matmul: {T} sums per thread, {T * V} threads side by side")
     drawing.text(20, 24, f"T x TV: {T} sums per thread, T V = {T * V} threads", size=15, weight="bold")
     rows, columns, cell = min(T, MOST), 24, 11
@@ -111,7 +111,8 @@ def registers(T: int, V: int) -> Drawing:
 
 
 def outer_product(tile: int, block: int) -> Drawing:
-    """A thread with block x block sums of a tile x tile block: outer products of a column of a and a row of b."""
+    """A thread with block x block sums of a tile x tile block. It adds outer products of a column of a and a row of
+    b."""
     drawing = Drawing(800, 330, f"matmul: {block} x {block} sums per thread in a block of {tile} x {tile}")
     drawing.text(20, 24, f"A thread has {block} x {block} sums: outer products", size=15, weight="bold")
     cell, many = 22, min(block, 8)
@@ -133,7 +134,8 @@ def outer_product(tile: int, block: int) -> Drawing:
 
 
 def register_block(rows: int, vectors: int, lanes: int) -> Drawing:
-    """rows x vectors sums in vector registers; one step loads `vectors` vectors of b and broadcasts `rows` of a."""
+    """rows x vectors sums in vector registers. One step loads `vectors` vectors of b and broadcasts `rows` elements of
+    a."""
     drawing = Drawing(800, 260, f"matmul: {rows} rows x {vectors} vectors of sums in registers")
     drawing.text(20, 24, f"{rows} rows x {vectors} vectors of {lanes} lanes stay in registers", size=15, weight="bold")
     wide = 120
@@ -186,7 +188,7 @@ def limbs(products: int) -> Drawing:
 
 
 def convolution_taps(window: tuple[int, int, int], lanes: int) -> Drawing:
-    """The taps of a 3-D window as one run of vectors, reduced once."""
+    """The taps of a 3-D window as a sequence of vectors, which is added up once at the end."""
     KD, KH, KW = window
     count = KD * KH * KW
     vectors = -(-count // lanes)

@@ -9,7 +9,7 @@ COLOURS = (BLUE, GREEN, ORANGE, PURPLE)
 
 
 def overlapping_windows() -> Drawing:
-    """The rows of the im2col matrix as a view of x, and the tile of `cpu.channel_tiles`."""
+    """The rows of the im2col matrix as views of x, and the tile of `cpu.channel_tiles`."""
     drawing = Drawing(800, 300, "conv1d: windows of x overlap, so the im2col matrix can be a view")
     drawing.text(20, 24, "cpu.matmul: the matrix is a view", size=15, weight="bold")
     drawing.text(20, 52, "x, channels last: position 0 .. 6, each C elements")
@@ -31,7 +31,7 @@ def overlapping_windows() -> Drawing:
 
 
 def march() -> Drawing:
-    """Rows in registers, planes in a ring."""
+    """Rows in registers, and planes in a ring buffer."""
     drawing = Drawing(800, 330, "conv3d: a loaded vector feeds KH rows of sums; planes march through a ring")
     drawing.text(20, 24, "cpu.rows: one load feeds KH sums", size=15, weight="bold")
     rows, taps = 8, 3
@@ -74,7 +74,7 @@ def cube_with_halo(sizes: tuple[int, ...], default: int, K: int) -> Drawing:
 
 
 def phases(K: int, stride: int) -> Drawing:
-    """The taps of a K x K kernel by the phase that uses them, for a stride of 2."""
+    """The taps of a K x K kernel, by the phase that uses them, for a stride of 2."""
     drawing = Drawing(800, 290, f"conv_transpose2d: the phases of a {K} x {K} kernel at stride {stride}")
     drawing.text(20, 24, f"The {K * K} taps by phase", size=15, weight="bold")
     marked = {(a, c): COLOURS[a % stride * stride + c % stride] for a in range(K) for c in range(K)}
@@ -97,7 +97,7 @@ def phases(K: int, stride: int) -> Drawing:
 
 
 def tile_with_halo() -> Drawing:
-    """A tile in scratch, and how results replace elements."""
+    """A tile in scratch memory, and how results replace its elements."""
     drawing = Drawing(800, 280, "correlate: a tile with its halo, in which a tap is a constant distance")
     drawing.text(20, 24, "A tile with its halo, as float64", size=15, weight="bold")
     rows, columns, K = 8, 12, 3
@@ -115,7 +115,7 @@ def tile_with_halo() -> Drawing:
 
 
 def token_table() -> Drawing:
-    """A window as a sum of table rows, and the order of the work."""
+    """A window as a sum of rows of the token table, and the order of the work."""
     drawing = Drawing(800, 300, "embedding_conv1d: a window is a sum of table rows; work goes slice by slice")
     drawing.text(20, 24, "A window is a sum of K rows", size=15, weight="bold")
     for p, token in enumerate(("the", "film", "was", "good")):

@@ -1,4 +1,4 @@
-"""Bars of a ladder and of a job, and the list of all figures. The same rows give the same bytes."""
+"""Bar figures of a ladder and of a job, and the list of all figures. The same rows give the same bytes."""
 
 import math
 import re
@@ -20,12 +20,12 @@ from tilewright.bench.report.tables import (
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
-WIDTH, MARGIN, STEP, GAIN = 400, 16, 36, 60  # pixels; a phone shows the figure at its own size
-ENGINES = ("cpu", "simt", "tile", "vendor")  # the colours of rungs; everything else is a peer
+WIDTH, MARGIN, STEP, GAIN = 400, 16, 36, 60  # pixels; a phone shows the figure without scaling it
+ENGINES = ("cpu", "simt", "tile", "vendor")  # rungs have these colours; everything else has the colour of peers
 
 
 def of_results(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> dict[str, str]:
-    """File name -> SVG, for every machine, on the most threads that were measured.
+    """File name -> SVG, for every machine, with the largest number of threads that was measured.
 
     Names are "<machine>/<op>-<dtype>.svg", "<machine>/roofline-<op>.svg" and "<machine>/<job>-<workload>-<dtype>.svg".
     """
@@ -51,7 +51,8 @@ def of_results(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> dict[
 
 
 def ladder_figure(rows: list[Row], ladder: Ladder) -> str:
-    """The rungs and peers of one size on the most threads, the lowest rung first; the axis is logarithmic."""
+    """The rungs and peers of one size, with the largest number of threads. The lowest rung is first; the axis is
+    logarithmic."""
     most = max(row.threads for row in rows)
     cell = {row.rung: row for row in rows if row.threads == most}
     names = [name for name in ladder.rungs if name in cell] + [name for name in cell if name not in ladder.rungs]
@@ -77,7 +78,8 @@ def ladder_figure(rows: list[Row], ladder: Ladder) -> str:
 
 
 def job_figure(rows: list[Row]) -> str:
-    """Records per second of one workload, ours and the peers', on a linear axis from zero. rows: of one climb."""
+    """Records per second of one workload, of tilewright and its peers, on a linear axis from zero. rows: of one
+    climb."""
     first = rows[0]
     rates = [row.rows / row.median_s for row in rows]
     title = f"{first.op}, {first.dtype}: {size_of(first)}"
@@ -93,8 +95,8 @@ def job_figure(rows: list[Row]) -> str:
 
 
 def steps_figure(rows: list[Row], title: str, unit: str) -> str:
-    """Records per second of a job's steps, the first one on top, on a logarithmic axis; x is the factor over the step
-    before."""
+    """Records per second of a job's steps, the first step at the top, on a logarithmic axis. x is the factor over the
+    step before."""
     rates = [row.rows / row.median_s for row in rows]
     where = device_of(max(row.threads for row in rows))
     head, y = heading(title, f"{where}; {origin(rows)}")
@@ -107,13 +109,14 @@ def steps_figure(rows: list[Row], title: str, unit: str) -> str:
 
 
 def axis_for(values: list[float]) -> LogAxis:
-    """From a power of ten below the values, so that near values have near lengths, to a little above them."""
+    """An axis from a power of ten below the values, so that similar values have bars of similar length, to a little
+    above them."""
     low = 10.0 ** math.floor(math.log10(min(values) / 1.1))
     return LogAxis(low, 1.15 * max(values), MARGIN, WIDTH - MARGIN)
 
 
 def heading(title: str, below: str) -> tuple[list[str], float]:
-    """(the title, then where and when it was measured; the base line of the last line)."""
+    """(the title and the line with machine and day, the base line of the last line)."""
     parts, y = [], 8.0
     for words in wrapped(title, WIDTH - 2 * MARGIN, 15):
         y += 18
@@ -126,7 +129,7 @@ def heading(title: str, below: str) -> tuple[list[str], float]:
 
 
 def scale(x: LogAxis, y: float, name: str) -> Iterator[str]:
-    """The values of the axis below the bars, which end at y, and its name."""
+    """The values of the axis below the bars, which end at y, and the name of the axis."""
     for tick in x.few():
         at = x(tick)
         anchor = "start" if at < MARGIN + 12 else "end" if at > WIDTH - MARGIN - 12 else "middle"
@@ -136,7 +139,8 @@ def scale(x: LogAxis, y: float, name: str) -> Iterator[str]:
 
 
 def bar(y: float, row: Row, value: str, gain: float | None, end: float, *, name: str = "") -> Iterator[str]:
-    """The name, the value and the gain, and below them the bar on its track; it ends at `end`. name: not the rung's."""
+    """The name, the value and the gain, and below them the bar, which ends at `end`. name: if it is not the rung's
+    name."""
     engine = row.rung.partition(".")[0]
     colour = "peer" if row.check == PEER else engine if engine in ENGINES else "ours"
     yield text(MARGIN, y + 15, name or row.rung, "label")

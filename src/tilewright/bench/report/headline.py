@@ -1,8 +1,10 @@
-"""What README.md shows of the results: the jobs, one ladder and five claims, small whatever rows there are.
+"""The results that README.md shows: the jobs, one ladder and five claims. The tables are small, however many rows
+exist.
 
-One rule chooses the rows, so that nobody picks them by hand. Each of CPU and GPU is shown by one machine: the one that
-measured most of the jobs, of equals the newest. A job has one row per accuracy class, at its first size. Where a job
-was measured in several ways there, such as with the token table made inside or before, the slowest one counts.
+Fixed rules choose the rows, so that nobody selects them by hand. The CPU and the GPU are each represented by one
+machine: the one that measured most of the jobs, or the newest of several. A job has one row per accuracy class, at its
+first size. If a job was measured in several variants, such as with and without building the token table, the slowest
+counts.
 """
 
 import math
@@ -15,13 +17,13 @@ from tilewright.bench.report.tables import Table, device_of, groups, origin, per
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
-COLUMNS, JOB_ROWS, LADDER_ROWS = 120, 8, 12  # at most, of README and its tables
-ROW = 3 * 5 + 1  # characters of a row of five cells that are bars and spaces
+COLUMNS, JOB_ROWS, LADDER_ROWS = 120, 8, 12  # the maximum of README.md and its tables
+ROW = 3 * 5 + 1  # characters of a table row with five cells, without their contents: bars and spaces
 CLASSES = {"float32": ("float32",), "16 bit": ("bfloat16", "float16")}
-LADDER, PICTURE = "matmul", "ladder.svg"  # the operation whose ladder is shown, and its figure in results/
-KILLS = 400  # of tests/runtime/jobs/test_kill_attack.py; a test holds the two equal
+LADDER, PICTURE = "matmul", "ladder.svg"  # the operation whose ladder is shown, and the name of its figure in results/
+KILLS = 400  # number of kills in tests/runtime/jobs/test_kill_attack.py; a test checks that both are equal
 UNMEASURED = "Not measured yet: `make bench` does."
-JOBS = {  # of the bench -> the command, and what is counted per second
+JOBS = {  # workload of the bench -> the command and what is counted per second
     "sentiment": "`classify`: sentences/s",
     "gpt2": "`generate`: tokens/s",
     "dcgan": "`draw`: images/s",
@@ -33,7 +35,7 @@ Ladders = dict[str, Ladder]
 
 
 def jobs(by_op: Rows, _: Ladders) -> str:
-    """One row per job and accuracy class: the rates on one CPU and one GPU, each beside its strongest peer."""
+    """One row per job and accuracy class: the rates on one CPU and one GPU, each with its strongest peer."""
     machines = [found for on_gpu in (False, True) if (found := _machine(by_op, on_gpu))]
     if not machines:
         return UNMEASURED
@@ -54,7 +56,7 @@ def jobs(by_op: Rows, _: Ladders) -> str:
 
 
 def chosen(by_op: Rows, machine: str, op: str, name: str) -> Row | None:
-    """The row that stands for a job and an accuracy class of CLASSES on a machine; None if there is none."""
+    """The row that represents a job and an accuracy class of CLASSES on a machine. None if there is none."""
     rows = [row for row in by_op.get(op, []) if row.machine == machine and row.check != PEER]
     rows = [row for row in rows if row.dtype in CLASSES[name]]
     rows = [row for row in rows if row.size == rows[0].size]
@@ -63,7 +65,7 @@ def chosen(by_op: Rows, machine: str, op: str, name: str) -> Row | None:
 
 
 def _machine(by_op: Rows, on_gpu: bool) -> str | None:
-    """The machine that measured most jobs and classes, of equals the newest."""
+    """The machine that measured the most jobs and classes, or the newest of several. None if there is none."""
     rows = [row for op in JOBS for row in by_op.get(op, []) if (row.threads == 0) == on_gpu and row.check != PEER]
     by_machine = groups(rows, lambda row: row.machine)
 
@@ -75,7 +77,8 @@ def _machine(by_op: Rows, on_gpu: bool) -> str | None:
 
 
 def _rate(row: Row) -> float:
-    """Records per second; of a volume voxels, whose three sizes its name begins with: "128x128x128-3x3x3-constant"."""
+    """Records per second. For a volume, voxels per second; the row's size begins with the volume's:
+    "128x128x128-3x3x3-..."."""
     sizes = re.match(r"\d+(x\d+)+(?=-)", row.size) if row.op == "volumes" else None
     return (math.prod(map(int, sizes[0].split("x"))) if sizes else row.rows) / row.median_s
 
@@ -89,7 +92,7 @@ def _cells(row: Row | None) -> tuple[str, str]:
 
 
 def _amount(value: float) -> str:
-    """Three digits and, from a million on, "M" or "G"."""
+    """Three digits, with "M" or "G" from a million on."""
     for size, letter in ((1e9, " G"), (1e6, " M")):
         if value >= size:
             return three(value / size) + letter
@@ -97,15 +100,15 @@ def _amount(value: float) -> str:
 
 
 def _short(text: str, width: int) -> str:
-    """At most `width` characters, cut between words where it can be."""
+    """At most `width` characters, cut between words if possible."""
     cut = textwrap.shorten(text, width, placeholder=" ...") if len(text) > width else text
     return cut if cut != " ..." and cut != "..." else text[: width - 3] + "..."
 
 
 def ladder_rows(by_op: Rows, ladders: Ladders) -> list[Row]:
-    """The rows of LADDER that are shown: float32, one machine, most threads, the size that reaches the highest rate.
+    """The rows of LADDER that are shown: float32, one machine, the most threads, the size with the highest rate.
 
-    The machine is the one that measured most rungs there, of equals the newest.
+    The machine is the one that measured the most rungs at that size, or the newest of several.
     """
     rungs, found = ladders[LADDER].rungs, []
     rows = [row for row in by_op.get(LADDER, []) if row.dtype == "float32" and (row.rung in rungs or row.check == PEER)]
@@ -118,7 +121,7 @@ def ladder_rows(by_op: Rows, ladders: Ladders) -> list[Row]:
 
 
 def picture(by_op: Rows, ladders: Ladders) -> str | None:
-    """The figure of the ladder that is shown, as SVG; None without rows."""
+    """The figure of the ladder that is shown, as SVG. None without rows."""
     rows = ladder_rows(by_op, ladders)
     return ladder_figure(rows, ladders[LADDER]) if rows else None
 
@@ -153,7 +156,7 @@ def ladder(by_op: Rows, ladders: Ladders) -> str:
 
 
 def claims(by_op: Rows, ladders: Ladders) -> str:
-    """What makes the project different: a line and a figure each."""
+    """What makes the project different: one line per claim, with a figure in each."""
     workers = max((int(row.label) for row in by_op.get("scaling", []) if row.label.isdigit()), default=0)
     several = str(workers) if workers > 1 else "several"
     rungs = sum(len(one.rungs) for one in ladders.values())

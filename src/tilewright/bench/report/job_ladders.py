@@ -1,4 +1,4 @@
-"""Ladders of whole jobs as tables and bar figures, beside what others published."""
+"""Ladders of whole jobs as tables and bar figures, with figures that others published."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def job_name(row: Row) -> str:
 
 
 def job_ladders(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
-    """(machine, result file's name) -> the rows of the ladder that was measured last there, in its order."""
+    """(machine, result file's name) -> the rows of the ladder that was measured last on that machine, in its order."""
     return {key: _latest(some) for key, some in groups(rows, lambda row: (row.machine, row.op)).items()}
 
 
@@ -38,7 +38,7 @@ def _latest(rows: list[Row]) -> list[Row]:
 
 
 def job_table(rows: list[Row]) -> Table:
-    """A line per step, with its idea. rows: of one ladder."""
+    """One line per step, with its idea. rows: of one ladder."""
     job = job_of(job_name(rows[0]))
     ideas = job.ideas("cpu" if rows[0].threads else "cuda")
     header = ("step", "idea", "device", f"{job.unit}/s", "factor", "time, s", "spread", "one-off, s", "check")
@@ -56,7 +56,7 @@ def job_table(rows: list[Row]) -> Table:
 
 
 def published_table(name: str) -> Table | None:
-    """What others published for a job; None if there is nothing."""
+    """What others published for a job. None if there is nothing."""
     job = job_of(name)
     if not job.published:
         return None

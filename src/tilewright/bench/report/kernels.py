@@ -6,7 +6,7 @@ from tilewright.bench.report.tables import Table, groups
 from tilewright.bench.results import Row
 from tilewright.ops.core.ladder import Ladder
 
-SIDE = 4096  # of the square product whose traffic is shown: the ladder times it on a GPU
+SIDE = 4096  # rows and columns of the product whose traffic is shown; a GPU's ladder is timed with it
 LANES = 16  # AVX-512, for the rungs of the CPU
 SQUARE = f"{SIDE}x{SIDE}x{SIDE}-float32"
 
@@ -50,12 +50,12 @@ def _integer(value: int | None) -> str:
 
 
 def _count(value: float | None) -> str:
-    """Four digits, all before the point; "" for what is not counted."""
+    """Four digits without a decimal point; "" if nothing was counted."""
     return "" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def traffic_table(rows: list[Row], ladder: Ladder) -> Table:
-    """Counted accesses of matmul's rungs per element of the result, and their rates where a GPU was measured.
+    """Counted accesses of matmul's rungs per element of the result, with their rates if a GPU was measured.
 
     rows: of matmul on all machines.
     """
@@ -64,7 +64,7 @@ def traffic_table(rows: list[Row], ladder: Ladder) -> Table:
     measured = {row.rung: row for row in square if (row.date, row.machine) == latest}
     cells = []
     for name, formula in FORMULAS.items():
-        if name == "simt.narrow":  # it takes no product so wide
+        if name == "simt.narrow":  # it refuses such a wide product
             continue
         traffic, row = formula(SIDE, SIDE, {**ladder.rungs[name].options, "lanes": LANES}), measured.get(name)
         shared = () if traffic.shared_writes in (None, 0) else (traffic.shared_reads, traffic.shared_writes)

@@ -16,22 +16,22 @@ class Curve:
 
     @property
     def name(self) -> str:
-        """Job, records, dtype and engine: "gpt2, 512 prompts, bfloat16, mpi"."""
+        """Job, records, dtype and engine, such as "gpt2, 512 prompts, bfloat16, mpi"."""
         return f"{self.rows[0].size}, {self.rows[0].dtype}, {self.rows[0].engine}"
 
     @cached_property
     def speedups(self) -> dict[int, float]:
-        """Workers -> the speed-up over one worker, without rows whose workers share a core or a GPU."""
+        """Workers -> the speed-up over one worker, without rows in which workers share a core or a GPU."""
         return {workers(row): row.versus_below for row in self.rows if row.versus_below and not shares(row)}
 
     @cached_property
     def amdahl(self) -> Amdahl | None:
-        """The nearest curve of Amdahl's law; None if no row has several workers on devices of their own."""
+        """The fitted curve of Amdahl's law. None if no row has several workers on devices of their own."""
         return amdahl(self.speedups)
 
     @cached_property
     def usl(self) -> Usl | None:
-        """The nearest curve of the USL; None without two such rows."""
+        """The fitted curve of the USL. None unless there are two such rows."""
         return usl(self.speedups)
 
 
@@ -49,7 +49,7 @@ def workers(row: Row) -> int:
 
 
 def devices(row: Row) -> int | None:
-    """How many different cores or GPUs the workers of a row had; None in rows of earlier versions."""
+    """How many different cores or GPUs the workers of a row used. None in rows of earlier versions."""
     found = row.setting.get("devices", "")
     return int(found) if found else None
 
@@ -60,13 +60,13 @@ def hosts(row: Row) -> int:
 
 
 def shares(row: Row) -> bool:
-    """True if several workers of a row ran on one core or one GPU: their speed-up says nothing about the job."""
+    """True if several workers of a row ran on one core or one GPU. Their speed-up then says nothing about the job."""
     found = devices(row)
     return found is not None and found < workers(row)
 
 
 def law_sentences(curve: Curve) -> list[str]:
-    """What the two laws say of a curve, and which workers shared a device."""
+    """What the two laws say about a curve, and which workers shared a device."""
     told = []
     several = [speedup for count, speedup in curve.speedups.items() if count > 1]
     if several and max(several) <= 1:
@@ -95,6 +95,6 @@ def _percent(share: float) -> str:
 
 
 def _fitted(law: Amdahl | Usl) -> str:
-    """How near the law is, and to how many points."""
+    """How well the law fits, and to how many points."""
     points = f"from {law.points} point{'s' * (law.points > 1)}"
     return points if law.error < 1e-9 else f"{points}, within {_percent(law.error)}"

@@ -1,4 +1,4 @@
-"""results/report.html: every figure and table on one page that needs nothing else, least of all the network."""
+"""results/report.html: every figure and table on one page. The page needs no other file and no network."""
 
 import html
 from collections.abc import Iterator, Sequence
@@ -54,14 +54,15 @@ def page(
     swept: Sequence[Row] = (),
     stepwise: Sequence[Row] = (),
 ) -> str:
-    """The page as HTML text; the same rows give the same bytes. drawings: of `figures.of_results`, `sweeps.of_sweeps`
-    and `job_ladders.of_jobs`. swept: the rows of sweeps. stepwise: those of ladders of jobs."""
+    """The page as HTML text; the same rows give the same bytes. drawings: from `figures.of_results`, `sweeps.of_sweeps`
+    and `job_ladders.of_jobs`. swept: the rows of sweeps. stepwise: the rows of ladders of jobs."""
     sections = [*_sections(by_op, ladders, drawings), *_steps(stepwise, drawings), *_sweeps(swept, by_op, drawings)]
     return html_page("tilewright, measured", METHOD, _headline(by_op), sections)
 
 
 def html_page(title: str, about: str, head: str, sections: Sequence[Section]) -> str:
-    """A page of sections with its navigation, which needs nothing else. about: text; head: HTML below it."""
+    """A page of sections with its navigation, which needs no other file. about: text. head: HTML that stands below
+    it."""
     body = "\n".join(
         f'<section id="{_text(part.anchor)}"><h2>{_text(part.title)}</h2>\n{part.content}</section>'
         for part in sections
@@ -104,7 +105,7 @@ def _text(words: str) -> str:
 
 
 def _headline(by_op: dict[str, list[Row]]) -> str:
-    """Each job's largest workload that has a peer, on the machine that was measured last, in large figures."""
+    """Large figures: each job's largest workload that has a peer, on the machine that was measured last."""
     parts = []
     for job, unit in UNITS.items():
         if rows := [row for row in by_op.get(job, []) if row.check != PEER and row.peer and row.peer_ratio]:
@@ -173,7 +174,7 @@ def _sweeps(swept: Sequence[Row], by_op: dict[str, list[Row]], drawings: dict[st
 
 
 def _cards(machines: dict[str, list[Row]]) -> str:
-    """A card for each machine: its measured roofs, and when it was measured."""
+    """A card for each machine: its measured limits, and the days of the measurements."""
     parts = []
     for machine, rows in machines.items():
         most = max(row.threads for row in rows)

@@ -1,4 +1,4 @@
-"""docs/results/: a page of Markdown for each operation and each job, and an index. Every page is written as a whole."""
+"""docs/results/: one Markdown page per operation and per job, and an index. Every page is written as a whole."""
 
 import re
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ READING = {
 
 @dataclass(frozen=True)
 class Job:
-    """A job's page: title, what is measured, and its result files with a heading for each."""
+    """The page of a job: its title, what is measured, and its result files with a heading for each."""
 
     title: str
     about: str
@@ -109,9 +109,11 @@ def pages(
     stepwise: list[Row],
     compiled: dict[str, list[KernelRow]],
 ) -> dict[str, str]:
-    """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg". swept: the
-    rows of sweeps; stepwise: those of ladders of jobs; without such rows there is no such page. compiled: operation ->
-    rows of its compiled kernels."""
+    """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg".
+
+    swept: the rows of sweeps. stepwise: the rows of ladders of jobs. Without such rows their page is left out.
+    compiled: operation -> rows of its compiled kernels.
+    """
     machines = list(by_machine(by_op))
     written = {"index.md": _index(by_op, ladders, swept, stepwise)}
     if stepwise:
@@ -127,20 +129,20 @@ def pages(
 
 
 def jobs(by_op: dict[str, list[Row]], ladders: dict[str, Ladder]) -> dict[str, Job]:
-    """Name -> job: those of `JOBS`, and one for each other result file that is no ladder's."""
+    """Name -> job: those of `JOBS`, and one for each other result file that does not belong to a ladder."""
     known = {file for job in JOBS.values() for file in job.files}
     others = [op for op in by_op if op not in known and op not in ladders]
     return JOBS | {re.sub(r"\W+", "-", op): Job(op, "", {op: "End to end"}) for op in sorted(others)}
 
 
 def without(rows: list[Row], machines: list[str]) -> str:
-    """One sentence: which machines have no rows here; empty if each has."""
+    """One sentence that says which machines have no rows here. Empty if all have some."""
     missing = [machine_title(name) for name in machines if all(row.machine != name for row in rows)]
     return f"No rows from: {'; '.join(missing)}." if missing else ""
 
 
 def _compiled(op: str, rows: list[KernelRow]) -> Iterator[str]:
-    """What the compilers made of the kernels."""
+    """What the compilers made of the kernels, as text."""
     if rows:
         yield "## Compiled kernels"
         yield f"`tilewright show {op} --save` wrote these rows. `tilewright show {op} RUNG` shows the code."
@@ -169,7 +171,7 @@ def _operation(rows: list[Row], ladder: Ladder, machines: list[str], figures: li
 
 
 def _images(figures: list[str], *prefixes: str) -> str:
-    """The figures whose names begin so; a figure's words are its file's name and its machine."""
+    """The figures whose names begin with a prefix. A figure's text is its file name and its machine."""
     names = [name for name in figures if name.startswith(prefixes)]
     return "\n".join(f"![{_words(*name[:-4].split('/'))}](../../results/{name})" for name in names)
 

@@ -12,12 +12,12 @@ from tilewright.ops.core.ladder import Ladder
 
 WIDTH, HEIGHT = 340, 310  # pixels
 LEFT, RIGHT, TOP, BOTTOM = 44, 326, 76, 264  # of the plot
-FAR = 8  # times the roof: what lies higher is drawn at the upper edge, so that the axes suit the other points
+FAR = 8  # points higher than this times the limit are drawn at the upper edge, so that the axes suit the other points
 
 
 @dataclass(frozen=True)
 class Point:
-    """One size under the roofs: x in operations per byte, y in GFLOP/s."""
+    """One size: x in operations per byte, y in GFLOP/s."""
 
     row: Row
     x: float
@@ -25,7 +25,7 @@ class Point:
 
 
 def points(rows: list[Row], ladders: dict[str, Ladder]) -> list[Point]:
-    """The rung that runs by default at each size, where it has arithmetic.
+    """At each size with arithmetic, the rung that runs by default.
 
     rows: of one machine and thread count.
     """
@@ -38,7 +38,8 @@ def points(rows: list[Row], ladders: dict[str, Ladder]) -> list[Point]:
 
 
 def measured_roofs(rows: list[Row]) -> tuple[dict[str, float], float]:
-    """(dtype -> GFLOP/s, GB/s): the highest that was measured with any of the rows, of one machine and thread count."""
+    """(dtype -> GFLOP/s, GB/s): the highest limits measured with any of the rows. rows: of one machine and thread
+    count."""
     gflops: dict[str, float] = {}
     for row in rows:
         if row.roof_gflops:
@@ -47,9 +48,9 @@ def measured_roofs(rows: list[Row]) -> tuple[dict[str, float], float]:
 
 
 def roofline(rows: list[Row], ladders: dict[str, Ladder], op: str) -> str | None:
-    """The sizes of `op` in colour, those of the other operations in grey; None if `op` has no arithmetic.
+    """The sizes of `op` in colour, those of the other operations in grey. None if `op` has no arithmetic.
 
-    rows: of one machine, all operations; those on the most threads that `op` was measured on count.
+    rows: of one machine, all operations. Only rows with the largest number of threads of `op` are used.
     """
     most = max(row.threads for row in rows if row.op == op)
     rows = [row for row in rows if row.threads == most]
@@ -78,7 +79,7 @@ def roofline(rows: list[Row], ladders: dict[str, Ladder], op: str) -> str | None
 
 
 def _summary(own: list[Point]) -> str:
-    """How many sizes, and how near to the roof."""
+    """The number of sizes, and their shares of the limit."""
     shares = sorted(point.row.roof_share for point in own if point.row.roof_share)
     count = f"{len(own)} size{'s' * (len(own) > 1)}"
     if not shares:
@@ -100,7 +101,7 @@ def _scales(x: LogAxis, y: LogAxis) -> Iterator[str]:
 
 
 def _roofs(x: LogAxis, y: LogAxis, roofs: dict[str, float], copy: float) -> Iterator[str]:
-    """The memory roof once, then the arithmetic roof of each dtype in its colour, labelled at its right end."""
+    """The memory limit once, then the arithmetic limit of each dtype in its colour, with its label at the right end."""
     reach = max(roofs.values())
     left = max(x.low, y.low / copy)
     yield line(x(left), y(copy * left), x(reach / copy), y(reach), "roof", ' stroke-width="1.5"')
@@ -118,12 +119,12 @@ def _roofs(x: LogAxis, y: LogAxis, roofs: dict[str, float], copy: float) -> Iter
 
 
 def colour(dtype: str) -> str:
-    """A dtype's colour; that of text for one without its own."""
+    """The colour of a dtype; the text's colour for a dtype without its own."""
     return dtype if dtype in PALETTE else "ink"
 
 
 def _close_together(roofs: dict[str, float]) -> Iterator[tuple[float, list[str]]]:
-    """(highest roof, its dtypes) of groups whose labels would overlap if each had its own line."""
+    """(highest limit, its dtypes), for groups of limits whose labels would overlap if each had its own line."""
     group: list[str] = []
     for dtype in sorted(roofs, key=lambda name: roofs[name]):
         if group and roofs[dtype] > 2.5 * roofs[group[-1]]:
@@ -135,7 +136,7 @@ def _close_together(roofs: dict[str, float]) -> Iterator[tuple[float, list[str]]
 
 
 def _mark(point: Point, x: LogAxis, y: LogAxis) -> str:
-    """A dot, or a ring above the roof."""
+    """A dot, or a ring if the point is above the limit."""
     hue, above = colour(point.row.dtype), (point.row.roof_share or 0.0) > ABOVE
     look = f'class="fill-paper line-{hue}" stroke-width="2"' if above else f'class="fill-{hue}"'
     where = f'cx="{x(point.x):.1f}" cy="{y(point.y):.1f}" r="{3.5 if above else 4}"'
@@ -143,7 +144,7 @@ def _mark(point: Point, x: LogAxis, y: LogAxis) -> str:
 
 
 def _far_mark(point: Point, x: LogAxis, y: float) -> str:
-    """A triangle with its base line at y, and how many times the roof it is."""
+    """A triangle whose lower side is at y, with the factor by which the point exceeds the limit."""
     at = min(max(x(point.x), LEFT + 6), RIGHT - 6)
     hue, label = colour(point.row.dtype), f"{times(point.row.roof_share)} x the roof"
     inside = at - 8 - GLYPH * 11 * len(label) > LEFT
@@ -154,7 +155,7 @@ def _far_mark(point: Point, x: LogAxis, y: float) -> str:
 
 
 def _pointed_at(point: Point) -> str:
-    """What a reader sees who points at it."""
+    """The text that appears when a reader points at it."""
     row = point.row
     of_roof = f", {percent(row.roof_share)} % of the roof" if row.roof_share else ""
     words = f"{row.op} {row.label} {row.size}: {row.rung}, {three(point.y)} GFLOP/s{of_roof}"

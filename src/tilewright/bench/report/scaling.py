@@ -11,13 +11,13 @@ from tilewright.bench.report.sweeps import COLOURS, HEIGHT, LEFT, MARGIN, WIDTH
 from tilewright.bench.report.tables import groups, origin, times
 from tilewright.bench.results import Row, read, save_here, write_text
 
-STEPS = 24  # straight lines of a fitted curve
+STEPS = 24  # straight lines that make up a fitted curve
 FITTED = ' stroke-width="1.5" stroke-dasharray="5 4"'
 
 
 def of_scaling(rows: list[Row]) -> dict[str, str]:
-    """File name -> SVG: "<machine>/scaling-<job>-<engine>-<dtype>.svg", of the latest session of each size. Jobs that
-    ran with one worker only have none."""
+    """File name -> SVG: "<machine>/scaling-<job>-<engine>-<dtype>.svg", with the latest session of each size. A job
+    that ran only with one worker has no figure."""
     drawn = {}
     by_figure = groups(rows, lambda row: (row.machine, row.size.partition(",")[0], row.engine, row.dtype))
     for (machine, job, engine, dtype), some in by_figure.items():
@@ -47,8 +47,9 @@ def save_scaling(rows: list[Row]) -> list[Path]:
 
 
 def scaling_figure(drawn: list[Curve]) -> str:
-    """Speed-up over one worker against workers, both logarithmic. Grey: linear. Dashed: the fitted law. Rings: workers
-    that share a device. drawn: curves of one job, engine and dtype, each with several numbers of workers."""
+    """Speed-up over one worker against the number of workers, both logarithmic. Linear scaling is grey, the fitted law
+    is dashed, workers that share a device are rings. drawn: curves of one job, engine and dtype, each with several
+    numbers of workers."""
     first = drawn[0].rows[0]
     title = f"{first.size.partition(',')[0]}, {first.dtype}, {first.engine}: speed-up over one worker"
     rows = [row for curve in drawn for row in curve.rows]
@@ -77,7 +78,7 @@ def scaling_figure(drawn: list[Curve]) -> str:
 
 
 def _told(curve: Curve) -> str:
-    """The line of the key: records, the highest speed-up, Amdahl's serial share."""
+    """A line of the key: records, the highest speed-up, Amdahl's serial share."""
     best = max(curve.rows, key=lambda row: row.versus_below or 0.0)
     share = f"; Amdahl's serial share {100 * curve.amdahl.serial:.2g} %" if curve.amdahl else ""
     return f"{best.size.partition(', ')[2]}: {times(best.versus_below)} x with {best.label} workers{share}"
@@ -97,7 +98,7 @@ def _axes(x: LogAxis, up: LogAxis, counts: list[int]) -> Iterator[str]:
 
 
 def _drawn(curve: Curve, x: LogAxis, up: LogAxis, colour: str) -> Iterator[str]:
-    """The measured points with lines between them, and the USL's curve, or Amdahl's where that is all there is."""
+    """The measured points, connected by lines, and the curve of the USL, or of Amdahl's law if only that was fitted."""
     law = curve.usl or curve.amdahl
     first, last = workers(curve.rows[0]), workers(curve.rows[-1])
     if law:

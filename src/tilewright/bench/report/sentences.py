@@ -1,4 +1,4 @@
-"""Sentences of a writeup: each function takes saved rows and returns what follows from them, nothing else."""
+"""Sentences of a writeup. Each function takes saved rows, and returns only what follows from them."""
 
 import itertools
 import re
@@ -11,9 +11,9 @@ from tilewright.bench.results import PEER, Row
 from tilewright.bench.sweep import THREADS
 from tilewright.ops.core.ladder import Ladder
 
-SAME = 1.03  # a factor below is the spread of two measurements
-PAYS = 0.7  # of linear scaling: with less, most of a further worker is lost
-FEW = 3  # steps, layers or peers that a sentence names
+SAME = 1.03  # a smaller factor may come from the spread of two measurements
+PAYS = 0.7  # share of linear scaling; below it, most of a further worker is wasted
+FEW = 3  # the most steps, layers or peers that a sentence names
 
 
 def cores_of(machine: str) -> int | None:
@@ -23,7 +23,7 @@ def cores_of(machine: str) -> int | None:
 
 
 def ladder_sentences(rows: list[Row], ladder: Ladder) -> list[str]:
-    """What the steps of a ladder gain, and where they lead. rows: of one size, dtype and number of threads."""
+    """How much the steps of a ladder gain, and the result. rows: of one size, dtype and number of threads."""
     ours = [row for name in ladder.rungs for row in rows if row.rung == name and row.check != PEER]
     rated = [row for row in ours if rate(row)[0]]
     if not rated:
@@ -49,13 +49,13 @@ def ladder_sentences(rows: list[Row], ladder: Ladder) -> list[str]:
 
 
 def _step(row: Row, ladder: Ladder) -> str:
-    """A rung beside the one below it, with its idea."""
+    """A rung compared with the rung below it, and its idea."""
     rung = ladder.rungs[row.rung]
     return f"{row.rung} {_compared(row.versus_below or 1.0)} {rung.after}. Its idea: {rung.idea}."
 
 
 def _compared(factor: float, *, many: bool = False) -> str:
-    """A rate over another one in words: "run 2.90 times as fast as", "run as fast as", "take 1.25 times as long as"."""
+    """The ratio of two rates in words: "run 2.90 times as fast as", "run as fast as", "take 1.25 times as long as"."""
     one = "" if many else "s"
     if 1 / SAME < factor < SAME:
         return f"run{one} as fast as"
@@ -67,7 +67,7 @@ def _compared(factor: float, *, many: bool = False) -> str:
 
 
 def thread_sentences(rows: list[Row]) -> list[str]:
-    """How the fastest rung scales from the fewest to the most threads. rows: of one size and dtype."""
+    """How the fastest rung scales from the smallest to the largest number of threads. rows: of one size and dtype."""
     ours = [row for row in rows if row.check != PEER and row.threads and rate(row)[0]]
     counts = sorted({row.threads for row in ours})
     if len(counts) < 2:
@@ -82,7 +82,8 @@ def thread_sentences(rows: list[Row]) -> list[str]:
 
 
 def sweep_sentences(curve: SweepCurve) -> list[str]:
-    """Where a swept parameter is best, and by how much. Numbers of threads: where the speed-up ends, and why."""
+    """At which value a swept parameter is best, and by how much. For numbers of threads: where the speed-up ends, and
+    why."""
     best, measured = curve.best, curve.measured
     if best is None:
         return [f"{curve.name}: no point could run."]
@@ -107,7 +108,7 @@ def _time(row: Row) -> float:
 
 
 def _thread_sweep(curve: SweepCurve) -> list[str]:
-    """The number of threads beyond which no point is faster, the cores, and Amdahl's serial share up to them."""
+    """The number of threads above which no point is faster, the number of cores, and Amdahl's serial share up to it."""
     by_count = {int(row.setting[THREADS]): _time(row) for row in curve.measured}
     cores = cores_of(curve.rows[0].machine)
     end = int(curve.best.setting[THREADS]) if curve.best else 1
@@ -125,8 +126,8 @@ def _thread_sweep(curve: SweepCurve) -> list[str]:
 
 
 def _cores_beside(end: int, cores: int | None, most: int) -> str:
-    """Why a speed-up over threads ends where it does: a clause, empty for an unknown number of cores. most: threads
-    that were measured."""
+    """Why a speed-up over threads ends at this number: a clause, empty if the number of cores is unknown. most: the
+    largest number of threads that was measured."""
     if cores is None:
         return ""
     if end == most < cores:
@@ -138,7 +139,7 @@ def _cores_beside(end: int, cores: int | None, most: int) -> str:
 
 
 def scaling_sentences(curve: Curve) -> list[str]:
-    """How far more workers pay. The fitted laws are told below the table."""
+    """One sentence on the speed-up of more workers. The report states the fitted laws below its table."""
     own = [row for row in curve.rows if row.versus_below and not shares(row)]
     if len(own) < 2:
         return []
@@ -155,7 +156,7 @@ def scaling_sentences(curve: Curve) -> list[str]:
 
 
 def job_sentences(rows: list[Row]) -> list[str]:
-    """The rate of each workload beside its peer. rows: of one job on one machine."""
+    """The rate of each workload, compared with its peer. rows: of one job on one machine."""
     told = []
     for row in rows:
         unit = UNITS.get(row.op)
@@ -179,7 +180,8 @@ def profile_sentences(rows: list[Row]) -> list[str]:
 
 
 def steps_sentences(rows: list[Row]) -> list[str]:
-    """The steps of a whole job's ladder: each factor, and that of all. rows: the ladder from the first step on."""
+    """The steps of a whole job's ladder: the factor of each, and of all together. rows: the ladder from the first step
+    on."""
     rated = [row for row in rows if row.rows and row.median_s]
     told = [
         f"{row.rung} {_compared(row.versus_below)} {below.rung}."
@@ -201,6 +203,6 @@ PUBLISHED: dict[str, str] = {
 
 
 def published(op: str) -> list[str]:
-    """What a report of the course says of the same work, with its machine; another machine is no comparison."""
+    """What a report of the course says about the same work, with its machine. Another machine allows no comparison."""
     found = PUBLISHED.get(op)
     return [f"Published by a report of the course, on another machine: {found}."] if found else []

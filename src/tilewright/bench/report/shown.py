@@ -1,4 +1,5 @@
-"""Which rows are shown: one session of each ladder, no rung that has gone, the latest measured machine first."""
+"""Which rows are shown: one session of each ladder, without rungs that no longer exist, the machine measured last
+first."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +10,7 @@ from tilewright.ops.core.ladder import Ladder
 
 
 def shown(rows: list[Row], ladders: dict[str, Ladder]) -> dict[str, list[Row]]:
-    """Operation or job -> its rows. A ladder without rows of rungs that still exist is left out."""
+    """Operation or job -> its rows. A ladder is left out if it has no rows of rungs that still exist."""
     in_order = [row for some in _latest_first(rows).values() for row in some]
     by_op = groups(in_order, lambda row: row.op)
     for op in by_op.keys() & ladders.keys():
@@ -25,13 +26,14 @@ def by_machine(by_op: dict[str, list[Row]]) -> dict[str, list[Row]]:
 
 
 def _latest_first(rows: list[Row]) -> dict[str, list[Row]]:
-    """Machine -> its rows, the machine that was measured last first, of equals in the order of their names."""
+    """Machine -> its rows. The machine that was measured last is first; equal ones are ordered by name."""
     machines = groups(sorted(rows, key=lambda row: row.machine), lambda row: row.machine)
     return dict(sorted(machines.items(), key=lambda item: max(row.date for row in item[1]), reverse=True))
 
 
 def _existing(rows: list[Row], ladder: Ladder) -> Iterator[Row]:
-    """The rows of peers and of rungs that exist. Where one has gone, a gain is over the rung that comes below now."""
+    """The rows of peers and of rungs that still exist. If a rung no longer exists, the gain of the next one is computed
+    over the rung that is now below it."""
     gone = {row.climb for row in rows if row.check != PEER and row.rung not in ladder.rungs}
     speeds = {(row.climb, row.rung): rate(row)[0] for row in rows}
     for row in rows:

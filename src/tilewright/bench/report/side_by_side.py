@@ -1,4 +1,4 @@
-"""conv3d on one thread, on several threads and on a GPU, side by side: saved rows of two machines in one table."""
+"""conv3d on one thread, on several threads and on a GPU: saved rows of two machines in one table."""
 
 from collections.abc import Sequence
 
@@ -19,10 +19,10 @@ PUBLISHED = "Published by a report of the course, on its own machine: 2.78 x by 
 
 
 def cases(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Size -> its rows: one thread, the best number of threads, the fastest kernel on that CPU, the fastest on a GPU.
+    """Size -> four rows: one thread, the best number of threads, the fastest kernel on that CPU, the fastest on a GPU.
 
-    rows: of all operations, ladders and sweeps, of any machines. The CPU is the one whose threads were swept last, the
-    GPU the one that has most of its sizes. Empty without both.
+    rows: of all operations, ladders and sweeps, of any machines. The CPU is the one whose threads were swept last. The
+    GPU is the one that has most of its sizes. Empty unless both exist.
     """
     own = [row for row in rows if row.op.removeprefix(PREFIX) == OP and row.dtype == DTYPE and row.runs]
     own = [row for row in own if row.check != PEER]
@@ -45,7 +45,7 @@ def cases(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def side_table(rows: Sequence[Row]) -> Table | None:
-    """A line per row of `cases`, and both machines. None without any."""
+    """One line per row of `cases`, with both machines. None if there are none."""
     found = cases(rows)
     if not found:
         return None
@@ -66,13 +66,13 @@ def _origins(found: dict[str, list[Row]]) -> str:
 
 
 def of_sides(rows: Sequence[Row]) -> dict[str, str]:
-    """File name -> SVG: "<CPU's machine>/sides_conv3d-float32.svg"; none without rows of both."""
+    """File name -> SVG: "<CPU's machine>/sides_conv3d-float32.svg"; empty unless both machines have rows."""
     found = cases(rows)
     return {f"{some[0].machine}/sides_{OP}-{DTYPE}.svg": side_figure(found) for some in list(found.values())[:1]}
 
 
 def side_figure(found: dict[str, list[Row]]) -> str:
-    """Bars of rates, logarithmic, each with its speed-up over one thread. found: of `cases`."""
+    """Bars of rates on a logarithmic axis, each with its speed-up over one thread. found: from `cases`."""
     parts, y = heading(TITLE, _origins(found))
     rates = [(row.gflops or 0.0) for some in found.values() for row in some]
     x = axis_for([rate for rate in rates if rate])

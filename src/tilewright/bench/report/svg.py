@@ -1,7 +1,7 @@
 """Drawing in SVG: colours for a light and a dark theme, text, lines, logarithmic axes.
 
-Colours are CSS classes: `fill-cpu` fills with the colour "cpu". A page styles the classes with its own variables; a
-file that stands alone carries the rules for both themes (`standalone`).
+Colours are CSS classes: `fill-cpu` fills with the colour "cpu". A page defines the classes with its own variables. A
+file that is shown alone contains the rules for both themes (`standalone`).
 """
 
 import html
@@ -19,25 +19,25 @@ PALETTE = {  # name -> (light, dark)
     "bfloat16": ("#7d46b0", "#bf93ee"),
     "float16": ("#955c05", "#e3ab4f"),
 }  # fmt: skip
-HEAD = '<svg xmlns="http://www.w3.org/2000/svg" class="tilewright"'  # how a figure of ours begins
+HEAD = '<svg xmlns="http://www.w3.org/2000/svg" class="tilewright"'  # each figure begins so
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
-GLYPH = 0.62  # of the font's size: no common system font needs more per character, so that estimated text fits
+GLYPH = 0.62  # width of a character divided by the font size: no common system font is wider, so text fits
 
 
 def text(x: float, y: float, words: str, kind: str, *, colour: str = "ink", anchor: str = "start") -> str:
-    """One line of text. kind: "title", "label", "axis" or "axis name", the classes that set the font."""
+    """One line of text. kind: "title", "label", "axis" or "axis name": the classes that set the font."""
     where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
     return f'<text class="{kind} fill-{colour}" {where}>{html.escape(words)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, colour: str, extra: str = "") -> str:
-    """A straight line; `extra` are further attributes."""
+    """A straight line. extra: further attributes."""
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line class="line-{colour}" {ends}{extra}/>'
 
 
 def wrapped(words: str, width: float, size: float) -> list[str]:
-    """The words in lines that fit into `width` at a font of `size` pixels."""
+    """The words in lines that fit into `width` with a font of `size` pixels."""
     lines = [""]
     for word in words.split():
         longer = f"{lines[-1]} {word}".strip()
@@ -49,7 +49,7 @@ def wrapped(words: str, width: float, size: float) -> list[str]:
 
 
 def figure(width: float, height: float, title: str, parts: list[str]) -> str:
-    """The SVG element, without rules for its classes: a page has them."""
+    """The SVG element, without the rules of its classes, which a page has."""
     label = html.escape(title, quote=True)
     frame = f'<rect class="fill-paper" width="{width:.0f}" height="{height:.0f}" rx="8"/>'
     head = f'{HEAD} viewBox="0 0 {width:.0f} {height:.0f}"'
@@ -63,7 +63,7 @@ text {{ stroke-width: 3px; stroke-linejoin: round; paint-order: stroke; }}
 
 
 def standalone(svg: str) -> str:
-    """The figure with its own rules: light, and dark where the reader's system is dark."""
+    """The figure with its own rules: light, or dark if the reader's system is dark."""
     used = [name for name in PALETTE if re.search(rf"\b(fill|line)-{name}\b", svg)]
 
     def colours(theme: int) -> str:
@@ -95,7 +95,7 @@ def short(value: float) -> str:
 
 @dataclass(frozen=True)
 class LogAxis:
-    """From `low` to `high` onto pixels `start` to `end`, logarithmic."""
+    """Maps `low` to `high` onto the pixels `start` to `end`, logarithmically."""
 
     low: float
     high: float
@@ -104,7 +104,7 @@ class LogAxis:
 
     @classmethod
     def around(cls, values: list[float], start: float, end: float) -> "LogAxis":
-        """A little more than the range of the values."""
+        """An axis with a range a little larger than that of the values."""
         return cls(min(values) / 1.5, max(values) * 1.5, start, end)
 
     def __call__(self, value: float) -> float:
@@ -112,7 +112,7 @@ class LogAxis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """The powers of ten in the range, and 2 and 5 times them where the range is short."""
+        """The powers of ten in the range, and also 2 and 5 times them if the range is short."""
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         steps = (1, 2, 5) if self.high / self.low < 200 else (1,)
         return [step * 10.0**i for i in decades for step in steps if self.low <= step * 10.0**i <= self.high]

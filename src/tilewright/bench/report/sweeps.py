@@ -1,4 +1,4 @@
-"""Sweeps as tables and as line figures: one curve per kernel and case, its best point marked."""
+"""Sweeps as tables and line figures: one curve per kernel and case, with its best point marked."""
 
 import itertools
 import math
@@ -12,19 +12,19 @@ from tilewright.bench.results import Row, read, save_here, write_text
 from tilewright.bench.sweep import OTHER_BITS, PREFIX, THREADS
 from tilewright.bench.sweep_kinds import JOBS
 
-WIDTH, HEIGHT, MARGIN, LEFT = 480, 250, 16, 58  # pixels; the plot has this height, and its axis stands at LEFT
+WIDTH, HEIGHT, MARGIN, LEFT = 480, 250, 16, 58  # pixels; HEIGHT: of the plot; LEFT: position of its axis
 COLOURS = ("cpu", "simt", "tile", "vendor", "roof", "float64")  # of the curves, in this order
-DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 3"')  # of further curves, after all colours
+DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 3"')  # of further curves, after all colours are used
 CROSS = "\N{MULTIPLICATION SIGN}"  # a refused point
-PLATEAU = 1.02  # times the fastest median: what is below is as fast, for rounds differ by as much
-WORKERS = "workers"  # the parameter of a job: worker processes
+PLATEAU = 1.02  # times the fastest median: smaller medians count as equal, because rounds differ by as much
+WORKERS = "workers"  # the parameter of a job that is its number of worker processes
 PUBLISHED = {  # (operation or job, parameters) -> what a report of the course says
     ("conv3d", "threads"): "the best number of threads is near the number of cores",
     ("gpt2", "batch"): "a batch of 800 prompts is best",
     ("sentiment", "batch"): "a batch of 64 sentences is best",
     ("dcgan", "images-workers"): "a second GPU pays from 200 images on, four pay from 1,000",
 } | {(op, "block"): "128 threads per block are best" for op in ("batchnorm", "elementwise", "layernorm", "softmax")}
-GROWS = 1.6  # times the value before: a parameter whose values all grow so much has a logarithmic axis
+GROWS = 1.6  # if every value is so many times the one before, the parameter's axis is logarithmic
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,19 @@ class Curve:
 
     @property
     def measured(self) -> list[Row]:
-        """Without the refused points."""
+        """The rows that are not refused."""
         return [row for row in self.rows if row.runs]
 
     @property
     def best(self) -> Row | None:
-        """The smallest value of the first parameter that is as fast as the fastest; None if all are refused."""
+        """The smallest value of the first parameter that is as fast as the fastest one. None if all are refused."""
         most = max(map(speed, self.measured), default=0.0)
         fast = [row for row in self.measured if speed(row) * PLATEAU >= most]
         return min(fast, key=lambda row: _number(next(iter(row.setting.values()))) or 0.0, default=None)
 
     @property
     def name(self) -> str:
-        """Kernel, case, and the second parameter: "cpu.taps, 64x64x64-3x3x3, tile=8"."""
+        """The kernel, the case, and the second parameter: "cpu.taps, 64x64x64-3x3x3, tile=8"."""
         return ", ".join(filter(None, [self.rows[0].rung, case_of(self.rows[0]), self.rest]))
 
 
@@ -82,7 +82,7 @@ def sweeps(rows: list[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
 
 
 def sweep_table(rows: list[Row]) -> Table:
-    """A line per point. rows: of one operation, dtype and machine, swept over the same parameters."""
+    """One line per point. rows: of one operation, dtype and machine, swept over the same parameters."""
     names, unit = tuple(rows[0].setting), unit_of(rows)
     best = [curve.best for curve in curves(rows)]
     threads = () if THREADS in names else ("device",)
@@ -103,7 +103,7 @@ def sweep_table(rows: list[Row]) -> Table:
 
 
 def unit_of(rows: list[Row]) -> str | None:
-    """The unit of a job's rate, "tokens/s"; None for kernels, whose time is shown."""
+    """The unit of a job's rate, such as "tokens/s". None for kernels, of which the time is shown."""
     job = rows[0].op.removeprefix(PREFIX)
     return {"gpt2": "tokens/s"}.get(job, f"{JOBS[job]}/s") if job in JOBS else None
 
@@ -114,13 +114,13 @@ def remarks(rows: list[Row]) -> list[str]:
 
 
 def published(rows: list[Row]) -> Iterator[str]:
-    """What a report of the course says of the same sweep."""
+    """What a report of the course says about the same sweep."""
     if found := PUBLISHED.get((rows[0].op.removeprefix(PREFIX), "-".join(rows[0].setting))):
         yield f"Published by a report of the course, on its own machine: {found}."
 
 
 def pays(rows: list[Row]) -> Iterator[str]:
-    """From which number of records each number of workers is faster than the next smaller one."""
+    """From how many records on each number of workers is faster than the next smaller number."""
     names = list(rows[0].setting)
     if len(names) != 2 or names[1] != WORKERS:
         return
@@ -148,13 +148,13 @@ def speed_ups(rows: list[Row]) -> Iterator[str]:
 
 
 def title(rows: list[Row]) -> str:
-    """Operation or job, dtype, and parameters."""
+    """The operation or the job, the dtype, and the parameters."""
     what = f"{rows[0].op.removeprefix(PREFIX)}, {rows[0].dtype}: {unit_of(rows) or 'time'}"
     return f"{what} against {' and '.join(rows[0].setting)}"
 
 
 def bits(rows: list[Row]) -> str:
-    """One sentence: whether all points of a kernel and a case gave the same bits."""
+    """One sentence that says whether all points of a kernel and a case gave the same bits."""
     measured = [row for row in rows if row.runs]
     if not measured:
         return "No point could run."
@@ -218,7 +218,7 @@ class Steps:
 def sweep_figure(rows: list[Row]) -> str:
     """Milliseconds, or a job's rate, against the first parameter. A ring marks a best point, a cross a refused one.
 
-    rows: as for `sweep_table`, at least one of them measured.
+    rows: as in `sweep_table`; at least one is measured.
     """
     drawn, x_name = curves(rows), next(iter(rows[0].setting))
     parts, y = [], 8.0
@@ -246,7 +246,8 @@ def sweep_figure(rows: list[Row]) -> str:
 
 
 def _heights(row: Row) -> tuple[float, float, float]:
-    """What a figure shows of a measured row: milliseconds of a kernel, the rate of a job; (median, low, high)."""
+    """(median, low, high) of what a figure shows of a measured row: the milliseconds of a kernel, or the rate of a
+    job."""
     times = row.median_s, row.low_s, row.high_s
     if unit_of([row]):
         median, low, high = (row.rows / seconds for seconds in times)
@@ -264,7 +265,7 @@ def _dash(i: int) -> str:
 
 
 def _told(curve: Curve, x_name: str, most: int) -> str:
-    """The line of the key: the curve's name, its best point, and its rows where another curve has more, `most`."""
+    """A line of the key: the curve's name, its best point, and its number of rows if another curve has more, `most`."""
     if curve.best is None:
         return f"{curve.name}: refused"
     fewer = f" for {curve.best.rows} rows" if curve.best.rows < most else ""
@@ -281,7 +282,7 @@ def _axes(x: Steps, up: LogAxis, x_name: str, y_name: str) -> Iterator[str]:
     last = -math.inf
     for value in x.values:
         yield line(x(value), up.start, x(value), up.start + 4, "ghost")
-        if x(value) - last > 8 * len(value) + 6:  # else the labels would touch
+        if x(value) - last > 8 * len(value) + 6:  # otherwise the labels would touch
             yield text(x(value), up.start + 17, value, "axis", colour="faint", anchor="middle")
             last = x(value)
     scale = " (logarithmic)" if x.logarithmic else ""
@@ -290,7 +291,7 @@ def _axes(x: Steps, up: LogAxis, x_name: str, y_name: str) -> Iterator[str]:
 
 
 def _drawn(curve: Curve, x: Steps, up: LogAxis, i: int) -> Iterator[str]:
-    """The curve's lines between neighbours, spreads and points."""
+    """The curve's points, their spreads, and the lines between neighbouring points."""
     colour = _colour(i)
     (x_name, *_) = curve.rows[0].setting
     points = [(x(row.setting[x_name]), row) for row in curve.rows]

@@ -1,8 +1,8 @@
 """Rows of results as tables, for Markdown files and for the HTML page.
 
-A marker in a Markdown file names each: `ladder:OP` every rung at one size, `sizes:OP` the chosen rung at every size
-beside its peer, `bench:WORKLOAD` a workload end to end; of gpt2 also `bench:gpt2_profile`, where its time goes,
-and `bench:gpt2_accuracy`, what bfloat16 changes. `headline:jobs` is in `headline.py`.
+In a Markdown file a marker names each table. `ladder:OP` is every rung at one size. `sizes:OP` is the chosen rung at
+every size, with its peer. `bench:WORKLOAD` is a whole job. For gpt2, `bench:gpt2_profile` shows where its time goes,
+and `bench:gpt2_accuracy` what bfloat16 changes. `headline:jobs` is in `headline.py`.
 """
 
 import html
@@ -18,10 +18,10 @@ from tilewright.bench.results import PEER, SLOW, Row
 from tilewright.ops.core.ladder import Ladder
 
 T = TypeVar("T")
-UNITS = {  # of a job's rows
+UNITS = {  # the unit of a job's rates
     "sentiment": "sentences/s", "embed": "texts/s", "gpt2": "tokens/s", "dcgan": "images/s", "volumes": "planes/s",
 }  # fmt: skip
-ABOVE = 1.03  # of the roof: below that it is the spread of both measurements
+ABOVE = 1.03  # share of the limit; up to it an excess is the spread of both measurements
 WHY_ABOVE = (
     "The roof counts the plain method's arithmetic and bytes in the dtype of the data. A rung passes it if it computes "
     "less (Winograd's form, tables of sums, screening in 16 bits), if it computes on a faster unit (float32 as several "
@@ -31,7 +31,8 @@ WHY_ABOVE = (
 
 @dataclass(frozen=True)
 class Table:
-    """caption, header and rows of text; notes are paragraphs below. Columns from `numbers` on are aligned right."""
+    """caption, header and rows of text. notes: paragraphs below the table. Columns from index `numbers` on are aligned
+    right."""
 
     caption: str
     header: tuple[str, ...]
@@ -40,13 +41,13 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def _filled(self) -> "Table":
-        """Without the columns that are empty in every row."""
+        """The table without the columns that are empty in every row."""
         filled = [i for i in range(len(self.header)) if any(row[i] for row in self.rows) or not self.rows]
         header, *rows = (tuple(row[i] for i in filled) for row in (self.header, *self.rows))
         return replace(self, header=header, rows=tuple(rows), numbers=sum(i < self.numbers for i in filled))
 
     def markdown(self) -> str:
-        """As GitHub shows it."""
+        """The table in GitHub's Markdown."""
         full = self._filled()
         align = ["---" if i < full.numbers else "---:" for i in range(len(full.header))]
         lines = [
@@ -56,11 +57,11 @@ class Table:
         return "\n\n".join([plain(self.caption), "\n".join(lines), *map(plain, self.notes)])
 
     def heading(self) -> str:
-        """As `text`, without the notes."""
+        """The table as `text` writes it, without the notes."""
         return replace(self, notes=()).text()
 
     def text(self) -> str:
-        """For a terminal."""
+        """The table for a terminal."""
         every = (self.header, *self.rows)
         widths = [max(len(row[i]) for row in every) for i in range(len(self.header))]
 
@@ -71,7 +72,7 @@ class Table:
         return "\n".join([self.caption, *map(line, every), *self.notes])
 
     def html(self) -> str:
-        """A `div` with a table. Each cell carries its column's name, which narrow windows show beside it."""
+        """A `div` with a table. Each cell has its column's name, which narrow windows show beside it."""
 
         full = self._filled()
         marks = ["" if i < full.numbers else ' class="number"' for i in range(len(full.header))]
@@ -90,7 +91,7 @@ class Table:
 
 
 def plain(text: str) -> str:
-    """Text of a result for Markdown: it begins no HTML and no comment, so no marker either."""
+    """Text of a result for Markdown. It cannot begin HTML or a comment, so it cannot begin a marker."""
     return re.sub(r"<(?=[A-Za-z!/?])", "&lt;", text)
 
 
@@ -103,7 +104,7 @@ def groups(rows: Iterable[T], key: Callable[[T], Hashable]) -> dict:
 
 
 def three(value: float | None) -> str:
-    """Three digits, with an exponent only below a thousandth; nothing for None."""
+    """Three digits, with an exponent only below 0.001; nothing for None."""
     if value is None:
         return ""
     if abs(value) >= 100:
@@ -112,17 +113,17 @@ def three(value: float | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """A factor: two decimals below ten, else three digits."""
+    """A factor: two decimals below ten, otherwise three digits."""
     return three(ratio) if ratio is None or ratio >= 10 else f"{ratio:.2f}"
 
 
 def percent(share: float | None) -> str:
-    """0.0312 -> "3.1", in percent."""
+    """A share in percent: 0.0312 -> "3.1"."""
     return "" if share is None else f"{100 * share:.1f}" if share < 0.1 else f"{100 * share:,.0f}"
 
 
 def device_of(threads: int) -> str:
-    """Where a row ran: "2 threads", or "GPU" for 0."""
+    """The device of a row: "2 threads", or "GPU" for 0."""
     return f"{threads} thread{'s' * (threads > 1)}" if threads else "GPU"
 
 
@@ -133,11 +134,12 @@ NAMES = {
     "emeraldrapids": "Emerald Rapids",
     "arm": "ARM",
     "hbm3": "HBM3",
+    "noamx": "without AMX",
 }
 
 
 def machine_title(machine: str) -> str:
-    """A machine's folder as people write it: "amd-epyc-zen5-2c" -> "AMD EPYC Zen 5, 2 cores"."""
+    """A machine's folder as a readable name: "amd-epyc-zen5-2c" -> "AMD EPYC Zen 5, 2 cores"."""
     words, _, last = machine.rpartition("-")
     cores = re.fullmatch(r"(\d+)c", last)
     parts = words.split("-") if cores else machine.split("-")
@@ -147,12 +149,13 @@ def machine_title(machine: str) -> str:
 
 
 def rate(row: Row) -> tuple[float | None, str]:
-    """(rate, unit): operations a second where there are any, else bytes."""
+    """(rate, unit): operations per second if the row has any, otherwise bytes per second."""
     return (row.gflops, "GFLOP/s") if row.gflops else (row.gbytes_s, "GB/s")
 
 
 def origin(rows: list[Row]) -> str:
-    """Where and when: "amd-epyc-zen5-2c, commit 1a2b3c4, 2026-11-21"; rows that were not saved do not know."""
+    """Where and when the rows were measured: "amd-epyc-zen5-2c, commit 1a2b3c4, 2026-11-21". Rows that were not saved
+    lack this."""
     if not rows[0].machine:
         return "measured now, on this machine"
     commits, dates = (sorted({getattr(row, name) for row in rows}) for name in ("commit", "date"))
@@ -163,7 +166,7 @@ def origin(rows: list[Row]) -> str:
 def headline(rows: list[Row], ladder: Ladder) -> list[Row]:
     """The rows of the size that shows the ladder best: the first with (nearly) the most rungs and thread counts.
 
-    Nearly, because a rung for a rare shape should not decide: the sizes are listed with the most usual one first.
+    "Nearly" so that a rung for a rare shape does not decide. The sizes are listed with the most usual one first.
     """
     by_size = groups((row for row in rows if row.rung in ladder.rungs or row.check == PEER), lambda row: row.size)
     counts = {size: len({(row.rung, row.threads) for row in some}) for size, some in by_size.items()}
@@ -172,7 +175,8 @@ def headline(rows: list[Row], ladder: Ladder) -> list[Row]:
 
 
 def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
-    """Every rung and peer at the headline size: a table per machine and dtype, with notes on each machine at its end.
+    """Every rung and peer at the headline size: a table per machine and dtype. The last table of a machine has its
+    notes.
 
     rows: of one session per machine and dtype.
     """
@@ -187,7 +191,7 @@ def ladder_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
 
 
 def _missing(rows: list[Row], ladder: Ladder) -> Iterator[str]:
-    """The rungs of an engine that a machine has measured, but without these."""
+    """The rungs that a machine has not measured, though it has measured others of their engine."""
     measured = {row.rung for row in rows if row.check != PEER}
     kinds = {_on_a_gpu(name) for name in measured & ladder.rungs.keys()}
     missing = [name for name in ladder.rungs if name not in measured and _on_a_gpu(name) in kinds]
@@ -197,13 +201,13 @@ def _missing(rows: list[Row], ladder: Ladder) -> Iterator[str]:
 
 
 def _above(rows: list[Row]) -> list[str]:
-    """Why some rows are above the roof, if any are."""
+    """Why some rows are above the limit, if any are."""
     names = dict.fromkeys(row.rung for row in rows if row.roof_share and row.roof_share > ABOVE)
     return [f"Above the roof: {', '.join(names)}. {WHY_ABOVE}"] if names else []
 
 
 def noise_notes(rows: list[Row]) -> Iterator[str]:
-    """Why the rows are noise, if they are."""
+    """Why the times are unreliable, if they are."""
     if why := reasons(rows):
         yield f"Noisy: {why}."
 
@@ -248,19 +252,19 @@ def case_of(row: Row) -> str:
 
 
 def _counts(rows: list[Row]) -> list[int]:
-    """The fewest and the most threads that were measured."""
+    """The smallest and the largest number of threads that was measured."""
     counts = sorted({row.threads for row in rows})
     return counts if len(counts) < 3 else [counts[0], counts[-1]]
 
 
 def default_row(rows: list[Row], ladder: Ladder) -> Row | None:
-    """Of one size's rows, that of the rung which runs there when nobody forces one."""
+    """Of one size's rows, the one of the rung that runs by default."""
     by_name = {row.rung: row for row in rows if not row.check.endswith(SLOW)}
     return next((by_name[name] for name in ladder.prefer if name in by_name), None)
 
 
 def sizes_tables(rows: list[Row], ladder: Ladder) -> list[Table]:
-    """What runs by default at every size, beside its peer: a table a machine, dtype and number of threads."""
+    """What runs by default at every size, with its peer: one table per machine, dtype and number of threads."""
     tables = []
     for some in groups(rows, lambda row: (row.machine, row.dtype, row.threads)).values():
         chosen = [default_row(same, ladder) for same in groups(some, lambda row: row.size).values()]
@@ -292,7 +296,7 @@ def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
 
 
 def bench_tables(rows: list[Row]) -> list[Table]:
-    """A workload end to end: tables per machine and session."""
+    """A whole job: tables per machine and session."""
     tables = []
     for (_, op, _), some in groups(rows, lambda row: (row.machine, row.op, row.origin)).items():
         own = TEXT_TABLES.get(op, _job_tables)(some)
@@ -300,13 +304,13 @@ def bench_tables(rows: list[Row]) -> list[Table]:
         tables += own
     told = [{note for table in tables[i + 1 :] for note in table.notes} for i in range(len(tables))]
     return [
-        replace(table, notes=tuple(note for note in table.notes if note not in later))  # a note of several is told once
+        replace(table, notes=tuple(note for note in table.notes if note not in later))  # each note once
         for table, later in zip(tables, told, strict=True)
     ]
 
 
 def _job_tables(rows: list[Row]) -> list[Table]:
-    """The median and the spread of a run, records per second, and how many times as fast as a peer ours is."""
+    """The median and the spread of a run, records per second, and how many times as fast as a peer tilewright is."""
     lines = []
     for row in rows:
         figures = three(row.rows / row.median_s), three(row.median_s), _seconds(row), three(row.one_off_s)
@@ -325,7 +329,8 @@ def _what(row: Row) -> tuple[str, ...]:
 
 
 def _beside(row: Row) -> str:
-    """Whose time the factor of a row is of: a peer in our rows; in a peer's own row its name says it."""
+    """The library to which the factor of a row refers, if the row is tilewright's. A peer's own row names it
+    already."""
     return "" if row.peer is None or row.peer == row.rung else row.peer
 
 
@@ -334,7 +339,7 @@ def _seconds(row: Row) -> str:
 
 
 def _text_tables(rows: list[Row]) -> list[Table]:
-    """Tokens per second of each engine; in a peer's row, too, the factor says how many times as fast ours is."""
+    """Tokens per second of each engine. Also in a peer's row, the factor says how many times as fast tilewright is."""
     lines = []
     for row in rows:
         ratio = 1 / row.peer_ratio if row.check == PEER and row.peer_ratio else row.peer_ratio
@@ -345,7 +350,7 @@ def _text_tables(rows: list[Row]) -> list[Table]:
 
 
 def _profile_tables(rows: list[Row]) -> list[Table]:
-    """Where the time of one run goes: a table a workload."""
+    """Where the time of one run goes: one table per workload."""
     header = ("operation", "calls", "total, s", "of the time, %", "GFLOP/s", "GB/s", "of the roof, %")
     tables = []
     for (size, dtype, threads), some in groups(rows, lambda row: (row.size, row.dtype, row.threads)).items():
@@ -360,14 +365,14 @@ def _profile_tables(rows: list[Row]) -> list[Table]:
 
 
 def _accuracy_tables(rows: list[Row]) -> list[Table]:
-    """Logits and greedy tokens against float32."""
+    """Logits and greedy tokens, compared with those of float32."""
     figures = ("largest error of a logit", "root mean square error", "equal first tokens", "equal tokens")
     lines = tuple((row.rung, row.size, row.dtype, f"{row.rows:,}", *row.label.split("; ")) for row in rows)
     return [Table(f"against float32; {origin(rows)}", ("engine", "case", "dtype", "prompts", *figures), lines, 3)]
 
 
 def _scaling_tables(rows: list[Row]) -> list[Table]:
-    """Jobs by several workers: the time of their shards, and what else a run took."""
+    """Jobs with several workers: the time of their shards, and the rest of the run's time."""
     lines = []
     for row in rows:
         workers = int(row.label)

@@ -12,8 +12,11 @@ MISSING = "Not run yet: `tilewright demo --save` does."
 
 
 def transcript(root: Path) -> str:
-    """The picture, then the command and the lines of its output that have a time in a block, for a README in `root`.
-    The lines name the pictures as the command without `--save` does: in demo/."""
+    """The picture, then a block with the command and the lines of its output that contain a time, for a README in
+    `root`.
+
+    The lines name the pictures as the command without `--save` does: in demo/.
+    """
     saved = root / FOLDER
     if not (saved / TEXT).is_file():
         return MISSING

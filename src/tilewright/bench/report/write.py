@@ -1,7 +1,7 @@
-"""From results/ to what people read: docs/results/, the figures, one HTML page, and the tables between markers.
+"""Generate from results/ what people read: docs/results/, the figures, one HTML page, and the tables between markers.
 
 A marker stands alone on its line: `<!-- ladder:matmul -->` begins a table and `<!-- /ladder:matmul -->` ends it.
-Whatever lies between is written anew, so a number typed there by hand does not survive. Writing twice changes nothing.
+Everything between them is written again, so changes by hand are lost. Writing twice changes nothing.
 """
 
 import importlib
@@ -30,7 +30,7 @@ UNMEASURED = "Not measured yet: `make bench` does."
 
 def write(root: Path) -> list[Path]:
     """Write docs/results/*.md, the figures, results/report.html, and the tables between markers in README.md and
-    docs/learn/*.md, all under `root`. Generated pages and figures that the rows no longer call for are removed.
+    docs/learn/*.md, all under `root`. Remove generated pages and figures that no row needs any longer.
 
     Returns the files that changed. Raises InputError for a broken result file or marker, and if there are no results.
     """
@@ -62,7 +62,8 @@ def write(root: Path) -> list[Path]:
 
 
 def _removed(found: list[Path], made: Collection[Path]) -> list[Path]:
-    """Remove generated files that were not made this time; others, which carry no mark, stay."""
+    """Remove generated files that were not generated this time. Other files lack the mark of generated ones, and
+    stay."""
     stale = [path for path in sorted(found) if path not in made]
     texts = {path: path.read_text(errors="replace") for path in stale}
     stale = [path for path in stale if texts[path].startswith(svg.HEAD) or texts[path].endswith(f"{pages.MARK}\n")]
@@ -77,9 +78,9 @@ def ladders() -> dict[str, Ladder]:
 
 
 def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: dict[str, Ladder]) -> str:
-    """The text with every table written from the rows.
+    """The text, with every table between markers written from the rows.
 
-    Raises InputError naming path and line for a marker that is not closed or names no operation.
+    Raises InputError with the path and the line for a marker that is not closed or names no operation.
     """
     parts, end = [], 0
     for begin in BEGIN.finditer(text):
@@ -104,7 +105,7 @@ def rewritten(text: str, path: Path, by_op: dict[str, list[Row]], all_ladders: d
 
 
 def _tables(kind: str, name: str, by_op: dict[str, list[Row]], all_ladders: dict[str, Ladder]) -> str:
-    """What stands between two markers that ask for tables."""
+    """The text between two markers."""
     rows = by_op.get(name, [])
     if kind == "headline":
         return headline.SECTIONS[name](by_op, all_ladders)

@@ -1,6 +1,6 @@
-"""A report of one machine, in Markdown and in HTML: steps, jobs, sweeps, scaling, and sentences that follow from rows.
+"""A report of one machine, in Markdown and HTML: steps, jobs, sweeps, scaling, and sentences that follow from the rows.
 
-It reads saved rows only: no clock, no randomness, no commit of this checkout. The same rows give the same bytes.
+It reads only saved rows: no clock, no random numbers, no commit of this checkout. The same rows give the same bytes.
 """
 
 import html
@@ -58,7 +58,7 @@ LADDERS, JOBS, WHOLE, SWEEPS, WORKERS = "Kernels", "Jobs", "Job ladders", "Sweep
 
 @dataclass(frozen=True)
 class Part:
-    """A section: sentences first, then figures as file name -> SVG, then tables."""
+    """A section: first sentences, then figures (file name -> SVG), then tables."""
 
     group: str
     anchor: str
@@ -84,7 +84,7 @@ class Part:
 
 
 def write_writeup(results: Path, machines: Sequence[str], folder: Path, ladders: dict[str, Ladder]) -> list[Path]:
-    """Write writeup.md, writeup.html and figures/*.svg of these machines' rows into `folder`.
+    """Write writeup.md, writeup.html and figures/*.svg from these machines' rows into `folder`.
 
     Returns the files that changed. Raises InputError for a broken result file, and if a machine has no rows.
     """
@@ -106,7 +106,7 @@ def write_writeup(results: Path, machines: Sequence[str], folder: Path, ladders:
 
 
 def parts_of(rows: list[Row], ladders: dict[str, Ladder]) -> Iterator[Part]:
-    """The sections that the rows have something for, machine by machine."""
+    """The sections for which rows exist, machine by machine."""
     for own in groups(rows, lambda row: row.machine).values():
         swept = [row for row in own if is_sweep(row)]
         steps = [row for row in own if is_job_ladder(row)]
@@ -178,21 +178,21 @@ def _part(
     group: str, rows: list[Row], name: str, sentences: list[str], drawings: dict[str, str], tables: list[Table],
     title: str = "",
 ) -> Part:  # fmt: skip
-    """A section of one machine, which its anchor and its figures' names begin with."""
+    """A section of one machine. Its anchor and its figures' names begin with the machine."""
     machine = rows[0].machine
     drawn = {f"{machine}-{file}": svg for file, svg in drawings.items()}
     return Part(group, f"{machine}-{name}", title or name, tuple(sentences), drawn, tuple(tables))
 
 
 def _named(drawings: dict[str, str], prefix: str) -> dict[str, str]:
-    """The figures of one operation or job by their file's name, without the machine."""
+    """The figures of one operation or job by their file names, without the machine."""
     names = {name: name.partition("/")[2] for name in drawings}
     wanted = (prefix, f"roofline-{prefix.removesuffix('-')}.")
     return {names[name]: svg for name, svg in drawings.items() if names[name].startswith(wanted)}
 
 
 def machine_sentences(rows: list[Row]) -> list[str]:
-    """What a machine is and reaches, and when it was measured. rows: of one machine."""
+    """What a machine is, its limits, and the days of the measurements. rows: of one machine."""
     machine = rows[0].machine
     cores = cores_of(machine)
     told = [f"{machine_title(machine)}: {origin(rows)}."]

@@ -15,16 +15,16 @@ from tilewright.ops.core.launch import launch, thread_count, threads
 from tilewright.ops.core.memory import zeros
 from tilewright.simd import amx
 
-STEPS = 20_000  # rank-1 updates of a register block per task: long against the drawing of a task
-COPY_BYTES = 256 << 20  # far beyond any cache
-PIECE = 256 << 10  # bytes that a task copies
+STEPS = 20_000  # rank-1 updates of a register block per task: much longer than it takes to fetch a task
+COPY_BYTES = 256 << 20  # much larger than any cache
+PIECE = 256 << 10  # bytes per task
 
 SIGNATURE = types.void(simd.OUTPUT, simd.TASKS, simd.OUTPUT)
 
 
 @functools.cache
 def _block_kernel(name: str, lanes: int):
-    """Register-resident multiply-adds, no memory but one cache line."""
+    """Multiply-adds on registers, which read only one cache line of memory."""
     product = {"float32": simd.block_rank1, "dot_pairs": simd.block_dot_pair}[name]
     rows = 12 if lanes == 16 else 6
 
@@ -32,9 +32,8 @@ def _block_kernel(name: str, lanes: int):
     def multiply_add(words, tasks, scratch):
         while simd.draw(tasks) >= 0:
             block = simd.block_zeros(rows, 2, lanes)
-            for step in range(
-                STEPS
-            ):  # an address that changes: operands kept outside the loop would not fit in registers
+            # with a constant address the compiler would load these operands before the loop, into too few registers
+            for step in range(STEPS):
                 at = step & 7
                 block = product(block, words, at * rows, words, at * 2 * lanes)
             simd.block_store(block, scratch, 0, 2 * lanes, 2 * lanes)
@@ -49,7 +48,7 @@ def _amx_kernel():
 
     @simd.kernel(SIGNATURE, name="roofs.amx")
     def multiply_add(words, tasks, scratch):
-        """Four products into four tiles alternate."""
+        """Four products alternate between four tiles."""
         state = scratch[: 9 * 256].reshape(9, 16, 16)
         configure(state, 16)
         zero(state, 0)
@@ -71,7 +70,7 @@ def _amx_kernel():
 
 @simd.kernel(types.void(simd.INPUT, simd.OUTPUT, simd.TASKS, simd.OUTPUT), name="roofs.copy")
 def _copy(source, target, tasks, scratch):
-    """A task is PIECE bytes."""
+    """A task copies PIECE bytes."""
     task = simd.draw(tasks)
     while task >= 0:
         for i in range(task * PIECE // 4, min((task + 1) * PIECE // 4, source.size), 16):
@@ -80,7 +79,7 @@ def _copy(source, target, tasks, scratch):
 
 
 def _best(call, seconds: float = 0.3) -> float:
-    """The shortest of the runs that fit in `seconds`: a roof is what the machine can do, not what it did."""
+    """The time of the fastest run within `seconds`: a limit is what the machine can reach, not its average."""
     call()
     best, end = float("inf"), time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:
@@ -90,7 +89,7 @@ def _best(call, seconds: float = 0.3) -> float:
 
 
 def _repeat(kernel, tasks: int) -> None:
-    """Run a kernel of multiply-adds: STEPS steps a task."""
+    """Run a kernel of multiply-adds, with STEPS steps per task."""
     launch(kernel, np.ones(64 * 16, np.float32), tasks=tasks, words=9 * 256)
 
 
@@ -111,13 +110,14 @@ def _copy_rate() -> float:
 
 
 def limits_beside(flops: float, nbytes: float) -> dict[str, tuple[Callable[[], object], float]]:
-    """Name -> (call, the kernel's work over that of the call), to interleave with a float32 kernel of so much work.
+    """Name -> (call, work of the kernel divided by work of the call), for a float32 kernel with this many operations
+    and bytes. The calls are meant to run in alternation with the kernel.
 
-    One call does multiply-adds in registers and nothing else, the other copies. A shared machine may reach half of its
-    best rate a moment later, so a roof measured apart is not what a kernel could have reached.
+    One call only does multiply-adds in registers, the other only copies. A shared machine may be half as fast a moment
+    later, so limits that were measured at another time would not be the kernel's limits.
     """
     kernel, step = _block_kernel("float32", cpu().lanes)
-    count = thread_count()  # each thread has as many tasks as the others
+    count = thread_count()  # all threads have the same number of tasks
     tasks = count * max(1, math.ceil(flops / (STEPS * step * count)))
     pieces = count * max(1, math.ceil(nbytes / (2 * PIECE * count)))
     source, target = zeros(pieces * PIECE // 4), zeros(pieces * PIECE // 4)

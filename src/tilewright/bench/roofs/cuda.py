@@ -1,4 +1,5 @@
-"""A GPU's limits, measured: copies, multiply-adds in registers, the vendor's largest products, the link to the host."""
+"""A GPU's limits, measured: copies, multiply-adds in registers, the vendor library's large products, copies from and to
+the host."""
 
 from functools import cache
 
@@ -7,17 +8,17 @@ from tilewright.bench.measure import interleave
 from tilewright.bench.roofs.limits import Roofs
 from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
-SIZE = 8192  # of a square product
-COPIED = 2 << 30  # bytes: far beyond L2
-LINKED = 256 << 20  # bytes over the host link
+SIZE = 8192  # rows and columns of a product
+COPIED = 2 << 30  # bytes: much larger than the L2 cache
+LINKED = 256 << 20  # bytes copied between host and GPU
 RUNS = 5
 
 
 @cache
 def roofs() -> Roofs:
-    """Measure them: some seconds, once per process. Raises ResourceError without a GPU.
+    """Measure the limits: some seconds, once per process. Raises ResourceError if there is no GPU.
 
-    The rate of float32 is that of multiply-adds in registers; a kernel that runs on matrix units instead may pass it.
+    The float32 limit is the rate of multiply-adds in registers. A kernel that runs on matrix units may exceed it.
     """
     torch = torch_on_a_gpu()
     source = torch.randn(COPIED // 4, device="cuda")
@@ -33,7 +34,7 @@ def roofs() -> Roofs:
 
 
 def _products(torch) -> dict:
-    """The vendor's products of each class."""
+    """The rate of the vendor library's products, for each accuracy class."""
     from tilewright.bench.peers.matmul import vendor
 
     operands = {name: torch.randn(SIZE, SIZE, device="cuda") for name in "ab"}
@@ -41,7 +42,7 @@ def _products(torch) -> dict:
 
 
 def _links(torch) -> dict:
-    """Copies over the host link."""
+    """The rates of copies between host and GPU."""
     there = torch.empty(LINKED, dtype=torch.uint8, device="cuda")
     pinned = torch.ones(LINKED, dtype=torch.uint8, pin_memory=True)
     pageable = torch.ones(LINKED, dtype=torch.uint8)

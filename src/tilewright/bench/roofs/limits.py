@@ -1,4 +1,4 @@
-"""What a machine was measured to allow."""
+"""The measured limits of a machine."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Roofs:
-    """threads: of the CPU; 0 on a GPU. copy_gbytes_s counts bytes read and written. gflops: by accuracy class.
+    """threads: number of CPU threads; 0 on a GPU. copy_gbytes_s: counts the bytes read and the bytes written. gflops:
+    by accuracy class.
 
-    instructions: GFLOP/s of each kind of multiply-add of a CPU, None where it has no such instruction. link_gbytes_s:
-    of a GPU, from pinned memory to it, from it to pinned memory, and from pageable memory to it.
+    instructions: GFLOP/s of each kind of multiply-add instruction of a CPU; None if the CPU lacks it. link_gbytes_s: of
+    a GPU, for copies from pinned memory, to pinned memory, and from pageable memory.
     """
 
     threads: int
@@ -19,11 +20,11 @@ class Roofs:
     link_gbytes_s: dict[str, float] = field(default_factory=dict)
 
     def seconds(self, flops: float, nbytes: float, dtype: str) -> float:
-        """The least time for that many operations and bytes."""
+        """The shortest time that the limits allow for this many operations and bytes."""
         return max(flops / self.gflops[dtype], nbytes / self.copy_gbytes_s) / 1e9
 
     def columns(self, flops: float, nbytes: float, dtype: str, seconds: float) -> dict[str, Any]:
-        """The columns of a result row that say how fast so much work was, and how near its roof."""
+        """The columns of a result row with the rates of this work, and its share of the limit."""
         return {
             "gflops": flops / seconds / 1e9 or None,
             "gbytes_s": nbytes / seconds / 1e9 or None,

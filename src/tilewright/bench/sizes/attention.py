@@ -11,9 +11,9 @@ from tilewright.ops.core.gpu.tensors import moved, torch_dtype
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `attention`, of a size that makes some keys matter more than others.
+    """Random arguments of `attention`, scaled so that some keys matter more than others.
 
-    What is in 16 bits is such that rounding changes nothing.
+    16-bit arguments are exactly representable, so rounding changes nothing.
     """
     B, H, Q, T, D = case.B, case.H, case.Q, case.T, case.D
     values = {name: rng.standard_normal((B, H, n, D), dtype=np.float32) for name, n in (("q", Q), ("k", T), ("v", T))}
@@ -25,7 +25,7 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def rows(case: Case) -> int:
-    """How many queries there are."""
+    """The number of queries."""
     return case.B * case.Q
 
 
@@ -63,7 +63,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """GPT-2's: the course's prefill and decode, a long prompt, long decoding."""
+    """GPT-2's sizes: prefill and decode of the course, a long prompt, long decoding."""
     return [
         Case(64, 12, 16, 16, 64, label="gpt2 prefill"),
         Case(256, 12, 1, 20, 64, label="gpt2 decode"),
@@ -74,7 +74,7 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: a share of the course's prefill and decode, longer decoding, long prompts."""
+    """Sizes on a GPU: a part of the course's prefill and decode, longer decoding, long prompts."""
     shapes = [(1600, 12, 16, 16, "gpt2 prefill"), (1600, 12, 1, 20, "gpt2 decode")]
     longer = [(512, 12, 1, 150, "gpt2 decode, longer"), (8, 12, 1024, 1024, "gpt2 full context")]
     found = [(shape, "float32") for shape in shapes] + [(shape, "bfloat16") for shape in shapes + longer]
@@ -84,8 +84,8 @@ def device_sizes() -> list[Case]:
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, for the bench and the tests.
 
-    Keys and values are already in the cache; a single query appends its own, as in decoding. q has the class's 16-bit
-    dtype, if there is one. The result is (B, H, Q, D) in the memory order of the rows, which `out` should have, too.
+    Keys and values are already in the cache; a single query appends its own, as in decoding. In a 16-bit class q has
+    its dtype. The result is (B, H, Q, D), stored in the order of the rows; `out` should be stored in the same order.
     """
     import torch
 

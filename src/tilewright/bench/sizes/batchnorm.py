@@ -8,11 +8,11 @@ import numpy as np
 from tilewright.ops.batchnorm.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.core.gpu.rows import shortened, tensors_of
 
-PROBE_ROWS = 1 << 14  # rows that fill a GPU
+PROBE_ROWS = 1 << 14  # rows that are enough to fill a GPU
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `batchnorm`, the statistics near those of x."""
+    """Random arguments of `batchnorm`, with statistics close to those of x."""
     *outer, C = case.shape
     if case.layout == "F":
         x = np.moveaxis(rng.standard_normal((C, *outer), dtype=np.float32), 0, -1)
@@ -26,12 +26,12 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def rows(case: Case) -> int:
-    """How many pixels there are."""
+    """The number of pixels."""
     return math.prod(case.shape[:-1])
 
 
 def with_rows(case: Case, count: int) -> Case:
-    """Another number of pixels of as many channels."""
+    """The same number of channels with another number of pixels."""
     return dataclasses.replace(case, shape=(count, case.shape[-1]))
 
 
@@ -52,13 +52,13 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """DCGAN's, 32 images at once, which a model folds into the weights before."""
+    """DCGAN's sizes, 32 images at once. A model folds these norms into its weights instead."""
     shapes = [(32, 4, 4, 512), (32, 8, 8, 256), (32, 16, 16, 128), (32, 32, 32, 64)]
     return [Case(shape, activation="relu", label=f"dcgan {shape[1]}x{shape[1]}") for shape in shapes]
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: DCGAN's images, 1,024 at once."""
+    """Sizes on a GPU: DCGAN's images, 1,024 at once."""
     found = [
         Case((1024, 32, 32, 64), activation="relu", label="dcgan 32x32"),
         Case((1024, 32, 32, 64), activation="relu", dtype="float16", label="dcgan 32x32"),

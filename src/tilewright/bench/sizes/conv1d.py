@@ -9,14 +9,14 @@ from tilewright.ops.core.arrays import rounded
 from tilewright.ops.core.gpu.tensors import moved
 from tilewright.ops.matmul.problem import DTYPES
 
-PROBE_ROWS = 16  # sentences that tell whether a rung takes too long
+PROBE_ROWS = 16  # sentences with which a rung is tested for being slow
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `conv1d` for a case; in a class of shorter numbers they are such, as they stay."""
+    """Random arguments of `conv1d` for a case. In a class with shorter numbers they are exactly representable."""
 
     def fit(array: np.ndarray) -> np.ndarray:
-        if case.dtype == "tf32":  # ten bits behind the point
+        if case.dtype == "tf32":  # ten bits after the binary point
             return (array.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32)
         if case.dtype == "float16":
             return array.astype(np.float16).astype(np.float32)
@@ -33,7 +33,7 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def _laid_out(rng, shape: tuple[int, int, int], layout: str, fit) -> np.ndarray:
-    """Normal numbers through `fit`, with the strides that `layout` names."""
+    """Normal random numbers through `fit`, with the strides that `layout` names."""
     first, second, third = shape
     normal = lambda *sizes: fit(rng.standard_normal(sizes, dtype=np.float32))  # noqa: E731
     if layout == "F":
@@ -46,7 +46,7 @@ def _laid_out(rng, shape: tuple[int, int, int], layout: str, fit) -> np.ndarray:
 
 
 def rows(case: Case) -> int:
-    """How many rows of the batch a case has."""
+    """The number of rows of the batch."""
     return case.B
 
 
@@ -74,7 +74,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """What the bench times: TextCNN's four branches as the model calls them, and few channels over long signals."""
+    """Sizes: TextCNN's four branches as the model calls them, and few channels over long signals."""
     fused = Case(16, 16, 1024, 4096, 3, bias=True, activation="relu", pool="max", label="textcnn")
     branches = [dataclasses.replace(fused, K=K) for K in (3, 5, 7, 9)]
     few = [Case(1, 4096, 32, 1, 9, label="waveform"), Case(16, 512, 64, 64, 5, padding=2, label="features")]
@@ -82,7 +82,7 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: TextCNN's narrowest branch in either class, and few channels over long signals."""
+    """Sizes on a GPU: TextCNN's narrowest branch in both classes, and few channels over long signals."""
     fused = Case(256, 16, 1024, 4096, 3, bias=True, activation="relu", pool="max", label="textcnn")
     few = [Case(64, 4096, 32, 1, 9, label="waveform"), Case(64, 512, 64, 64, 5, padding=2, label="features")]
     cases = [fused, dataclasses.replace(fused, dtype="bfloat16"), *few]

@@ -7,11 +7,11 @@ import numpy as np
 from tilewright.ops.conv3d.problem import SEPARABLE, Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.core.gpu.tensors import moved
 
-PROBE_ROWS = 16  # planes that tell whether a slow rung takes too long
+PROBE_ROWS = 16  # planes with which a rung is tested for being slow
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `conv3d`; weights of kind "factors" are a tuple."""
+    """Random arguments of `conv3d`. Weights of kind "factors" are a tuple."""
     x = _volume(rng, (case.D, case.H, case.W), case.layout)
     if case.C:
         x = np.stack([x, *(_volume(rng, x.shape, "C") for _ in range(case.C - 1))])
@@ -30,13 +30,13 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def _gaussian(K: int) -> np.ndarray:
-    """float32 (K,): the normal distribution from -4 to 4 sigma, its sum 1."""
+    """float32 (K,): the normal distribution from -4 to 4 sigma, with the sum 1."""
     density = np.exp(-0.5 * (np.arange(-(K // 2), K - K // 2) * 4 / (K // 2)) ** 2)
     return (density / density.sum()).astype(np.float32)
 
 
 def _volume(rng, shape: tuple[int, ...], layout: str) -> np.ndarray:
-    """Normal numbers with the strides that `layout` names."""
+    """Normal random numbers with the strides that `layout` names."""
     normal = lambda sizes: rng.standard_normal(sizes, dtype=np.float32)  # noqa: E731
     if layout == "F":
         return normal(shape[::-1]).T
@@ -48,7 +48,7 @@ def _volume(rng, shape: tuple[int, ...], layout: str) -> np.ndarray:
 
 
 def rows(case: Case) -> int:
-    """How many planes the volume has."""
+    """The number of planes of the volume."""
     return case.D
 
 
@@ -75,10 +75,11 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """The course's largest; a short kernel, which memory limits; its symmetric and separable kin; a layer of a net; the
-    course's small volumes.
+    """Sizes: the course's largest; a short kernel, which memory limits, also symmetric and separable; a layer of a
+    network; the course's small volumes.
 
-    Random elements replace the course's: its volume 1 holds ones, so it has the size of volume 2 and shares its row.
+    The elements are random, unlike the course's. Its volumes 1 and 2 have the same size and differ only in their
+    elements, so they share a row.
     """
     return [
         Case(128, 128, 128, 5, 5, 5, label="course volume 3"),
@@ -93,7 +94,8 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """On a GPU: volumes that fill one, and the sizes of the CPU, which are small there, except the symmetric one."""
+    """Sizes on a GPU: volumes that fill it, and the sizes of the CPU, which are small there, without the symmetric
+    one."""
     large = [Case(512, 512, 512, K, K, K, label=f"large, K {K}") for K in (3, 5)]
     large += [Case(512, 512, 512, 5, 5, 5, mode="reflect", label="large, K 5, reflect")]
     large += [Case(512, 512, 512, 9, 9, 9, kind="gaussian", mode="reflect", label="large, gaussian, sigma 1")]

@@ -14,14 +14,14 @@ FITS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "float32": lambda array: array,
     "bfloat16": rounded,
     "float16": lambda array: array.astype(np.float16).astype(np.float32),
-    "tf32": lambda array: (array.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32),  # ten bits behind the point
+    "tf32": lambda array: (array.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32),  # ten bits of fraction
 }
-PROBE_ROWS = 16  # images that tell whether a slow rung takes too long
+PROBE_ROWS = 16  # images with which a rung is tested for being slow
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `conv_transpose2d`; in a class of shorter numbers they are such, so rounding them changes
-    nothing."""
+    """Random arguments of `conv_transpose2d`. In a class with shorter numbers they are exactly representable, so
+    rounding changes nothing."""
     fit = FITS[case.dtype]
     values = {
         "x": _laid_out(rng, (case.B, case.H, case.W, case.C), case.layout, fit),
@@ -33,7 +33,7 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def _laid_out(rng, shape: tuple[int, ...], layout: str, fit) -> np.ndarray:
-    """Normal numbers through `fit`, with the strides that `layout` names."""
+    """Normal random numbers through `fit`, with the strides that `layout` names."""
     normal = lambda *sizes: fit(rng.standard_normal(sizes, dtype=np.float32))  # noqa: E731
     if layout == "F":
         return np.moveaxis(normal(shape[0], shape[3], *shape[1:3]), 1, 3)
@@ -45,7 +45,7 @@ def _laid_out(rng, shape: tuple[int, ...], layout: str, fit) -> np.ndarray:
 
 
 def rows(case: Case) -> int:
-    """How many images a case has."""
+    """The number of images."""
     return case.B
 
 
@@ -73,23 +73,23 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """What the bench times: the four layers of the course's DCGAN, 32 images at once."""
+    """Sizes: the four layers of the course's DCGAN, 32 images at once."""
     shapes = [(4, 512, 256, "relu"), (8, 256, 128, "relu"), (16, 128, 64, "relu"), (32, 64, 3, "tanh")]
     layers = [Case(32, H, H, C, O, bias=True, activation=name, label=f"dcgan {H}x{H}") for H, C, O, name in shapes]
     return [dataclasses.replace(case, dtype=dtype) for dtype in DTYPES for case in layers]
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: the first, the third and the last of these layers, a batch of which fills it."""
+    """Sizes on a GPU: the first, the third and the last of these layers, with a batch that fills the GPU."""
     layers = [case for case in sizes() if case.dtype == "float32" and case.H != 8]
-    shown = ("float32", "float16")  # bfloat16's and tf32's kernels are those of float16
+    shown = ("float32", "float16")  # bfloat16 and tf32 run the same kernels as float16
     return [dataclasses.replace(case, B=1024, dtype=dtype, device="cuda") for dtype in shown for case in layers]
 
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests.
 
-    x is of the class's 16-bit dtype, where it has one: activations are kept so.
+    In a 16-bit class x has its dtype, as activations have.
     """
     from tilewright.ops.conv_transpose2d import conv_transpose2d, prepare
 

@@ -9,7 +9,7 @@ from tilewright.ops.correlate.problem import Case, Problem, bound, cost  # noqa:
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `correlate`: x, weights (of x's dimensions), mode, cval, origin."""
+    """Random arguments of `correlate`: x, weights (with as many dimensions as x), mode, cval, origin."""
     if case.layout == "F":
         x = numbers(rng, case.shape[::-1], case.kind).T
     elif case.layout == "strided":
@@ -26,7 +26,7 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.ndarray:
-    """Normal numbers, or integers of the whole range up to 2**40."""
+    """Normal random numbers, or integers of the type's range, at most 2**40."""
     if kind.startswith("float"):
         return rng.standard_normal(shape).astype(kind)
     if kind == "bool":
@@ -36,17 +36,17 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.n
 
 
 def rows(case: Case) -> int:
-    """How many rows there are along the first axis."""
+    """The number of rows along the first axis."""
     return case.shape[0]
 
 
 def with_rows(case: Case, count: int) -> Case:
-    """Another number of rows along the first axis."""
+    """The same problem with another number of rows along the first axis."""
     return dataclasses.replace(case, shape=(count, *case.shape[1:]))
 
 
 def bind(case: Case, inputs: dict):
-    """call(out=None) for the chosen rung; float32 where out is None."""
+    """call(out=None) for the chosen rung; the result is float32 if out is None."""
     from tilewright.ops.correlate import correlate, correlate1d, uniform1d
 
     x, weights, axis, origin = inputs["x"], inputs["weights"], case.axis, inputs["origin"]
@@ -71,7 +71,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """Volumes and images: dense kernels, lines along each axis, means."""
+    """Sizes: volumes and images, with dense kernels, lines along each axis, and means."""
     cube = (128, 128, 128)
     found = [Case(cube, (3, 3, 3), kind="float64", mode="reflect", label="volume")]
     found += [Case(cube, (5, 5, 5), kind="uint8", mode="reflect", label="volume of bytes")]

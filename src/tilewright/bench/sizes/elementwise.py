@@ -9,7 +9,7 @@ from tilewright.ops.core.gpu.rows import shortened, tensors_of
 from tilewright.ops.elementwise.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.elementwise.reference import FUNCTIONS
 
-PROBE_ROWS = 1 << 14  # rows that fill a GPU
+PROBE_ROWS = 1 << 14  # rows that are enough to fill a GPU
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -25,12 +25,12 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def rows(case: Case) -> int:
-    """How many rows there are."""
+    """The number of rows."""
     return math.prod(case.shape[:-1])
 
 
 def with_rows(case: Case, count: int) -> Case:
-    """Another number of rows of the same width."""
+    """The same width with another number of rows."""
     return dataclasses.replace(case, shape=(count, case.shape[-1]))
 
 
@@ -53,7 +53,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """GPT-2's: the hidden layer of a prefill and of a decoding step; the other functions at the first."""
+    """GPT-2's sizes: the hidden layer of a prefill and of a decode step; the other functions at the first size."""
     return [
         Case("gelu_tanh", (1024, 3072), label="gpt2"),
         Case("gelu_tanh", (64, 3072), label="gpt2 decode"),
@@ -64,7 +64,7 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: GPT-2's hidden layer at 16,384 positions."""
+    """Sizes on a GPU: GPT-2's hidden layer at 16,384 positions."""
     shape = (16384, 3072)
     found = [Case("gelu_tanh", shape, dtype=dtype, label="gpt2 hidden") for dtype in ("float32", "bfloat16")]
     found += [Case("tanh", shape)]

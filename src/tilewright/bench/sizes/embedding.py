@@ -8,7 +8,7 @@ import numpy as np
 from tilewright.ops.core.gpu.rows import shortened, tensors_of
 from tilewright.ops.embedding.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
-PROBE_ROWS = 1 << 14  # rows that fill a GPU
+PROBE_ROWS = 1 << 14  # rows that are enough to fill a GPU
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -25,7 +25,7 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def rows(case: Case) -> int:
-    """How many rows are looked up."""
+    """The number of rows that are looked up."""
     return math.prod(case.shape)
 
 
@@ -51,12 +51,12 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """TextCNN's and GPT-2's look-ups."""
+    """Sizes: the look-ups of TextCNN and GPT-2."""
     return [Case((1024, 16), 21635, 4096, label="textcnn"), Case((4096, 16), 50257, 768, label="gpt2")]
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: GPT-2's look-up of 6,400 prompts of 16 tokens, in two classes."""
+    """Sizes on a GPU: GPT-2's look-up of 6,400 prompts of 16 tokens, in two classes."""
     found = [
         Case((102400,), 50257, 768, label="gpt2", positions=1024),
         Case((102400,), 50257, 768, label="gpt2", positions=1024, dtype="bfloat16"),

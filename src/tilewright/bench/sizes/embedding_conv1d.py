@@ -10,12 +10,13 @@ from tilewright.ops.core.arrays import rounded
 from tilewright.ops.embedding_conv1d.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 from tilewright.ops.matmul.problem import DTYPES
 
-DRAWN = 4_194_301  # numbers of an array that are drawn before they repeat: 190 million would take seconds; a prime
-PROBE_ROWS = 64  # sentences that tell whether a rung takes too long
+DRAWN = 4_194_301  # random numbers before they repeat: 190 million would take seconds. A prime number
+PROBE_ROWS = 64  # sentences with which a rung is tested for being slow
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments; ids follow Zipf's law as words do. In a 16-bit class the operands are representable."""
+    """Random arguments. Ids follow Zipf's law, as words do. In a 16-bit class the operands are exactly
+    representable."""
 
     def normal(*shape: int) -> np.ndarray:
         some = rng.standard_normal(min(math.prod(shape), DRAWN), dtype=np.float32)
@@ -32,7 +33,7 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def rows(case: Case) -> int:
-    """How many rows of the batch a case has."""
+    """The number of rows of the batch."""
     return case.B
 
 
@@ -42,7 +43,7 @@ def with_rows(case: Case, count: int) -> Case:
 
 
 def bind(case: Case, inputs: dict):
-    """call(out=None) for the chosen rung, its weights prepared; a table's rows exist after the first call."""
+    """call(out=None) for the chosen rung, its weights prepared; the first call computes the rows of the table."""
     from tilewright.ops.embedding_conv1d import embedding_conv1d, prepare
 
     if case.device != "cpu":
@@ -65,17 +66,18 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """The course's TextCNN on a GPU, with a quarter of its file's sentences: PyTorch takes a fifth of a second."""
+    """Sizes on a GPU: the course's TextCNN with a quarter of its file's sentences, for which PyTorch takes 0.2 s."""
     return [Case(4096, 16, 21635, 4096, 1024, (3, 5, 7, 9), dtype, label="textcnn", device="cuda") for dtype in DTYPES]
 
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs; ids are located once where the table holds them all."""
+    """call(out=None) on tensors made of a case's NumPy inputs. If the table has all ids, their rows are looked up
+    once."""
     import torch
 
     from tilewright.ops.embedding_conv1d import embedding_conv1d, locate, prepare
 
-    ids, sent = inputs["ids"], partial(torch.as_tensor, device=device)  # copied where it is another device
+    ids, sent = inputs["ids"], partial(torch.as_tensor, device=device)  # a copy if the device is another one
     table, weights, biases = sent(inputs["table"]), *(list(map(sent, inputs[name])) for name in ("weights", "biases"))
     prepared = prepare(table, weights, biases, length=case.L, dtype=case.dtype, memory=case.memory)
     located = locate(ids, prepared) if getattr(prepared.state, "holds_all", False) else ids

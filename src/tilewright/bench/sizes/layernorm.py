@@ -8,7 +8,7 @@ import numpy as np
 from tilewright.ops.core.gpu.rows import tensors_of
 from tilewright.ops.layernorm.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
-PROBE_ROWS = 1 << 14  # rows that fill a GPU
+PROBE_ROWS = 1 << 14  # rows that are enough to fill a GPU
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -26,12 +26,12 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def rows(case: Case) -> int:
-    """How many rows there are."""
+    """The number of rows."""
     return math.prod(case.shape[:-1])
 
 
 def with_rows(case: Case, count: int) -> Case:
-    """Another number of rows of the same width."""
+    """The same width with another number of rows."""
     return dataclasses.replace(case, shape=(count, case.shape[-1]))
 
 
@@ -52,7 +52,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """GPT-2's: the positions of a prefill, of a decoding step, one position alone; the widest model."""
+    """GPT-2's sizes: the positions of a prefill, of a decode step, one position alone; the widest model."""
     return [
         Case((1024, 768), label="gpt2"),
         Case((64, 768), label="gpt2 decode"),
@@ -62,7 +62,7 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: GPT-2's positions of 6,400 prompts of 16, in two classes; the widest model's."""
+    """Sizes on a GPU: the positions of 6,400 prompts of 16 tokens in GPT-2, in two classes, and in the widest model."""
     found = [
         Case((102400, 768), label="gpt2"),
         Case((102400, 768), dtype="bfloat16", label="gpt2"),

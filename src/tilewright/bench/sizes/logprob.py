@@ -10,7 +10,7 @@ from tilewright.ops.logprob.problem import Case, Problem, bound, cost  # noqa: F
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `logprob`; b is the transpose of a row-major matrix, as an embedding is."""
+    """Random arguments of `logprob`. b is the transpose of a row-major matrix, as an embedding is."""
     a = rng.standard_normal((case.M, case.K), dtype=np.float32) * np.float32(case.spread / math.sqrt(case.K))
     b = rng.standard_normal((case.N, case.K), dtype=np.float32)
     bias = rng.standard_normal(case.N, dtype=np.float32) if case.bias else None
@@ -20,7 +20,7 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def rows(case: Case) -> int:
-    """How many rows of the batch a case has."""
+    """The number of rows of the batch."""
     return case.M
 
 
@@ -30,7 +30,7 @@ def with_rows(case: Case, count: int) -> Case:
 
 
 def bind(case: Case, inputs: dict):
-    """call(out=None) for the chosen rung, its weights prepared; it gives the values."""
+    """call(out=None) for the chosen rung, its weights prepared. It returns the values."""
     from tilewright.ops.logprob import logprob, prepare
 
     prepared = prepare(inputs["b"], bias=inputs["bias"], dtype=case.dtype)
@@ -45,7 +45,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """GPT-2's output matrix: one continuation, a batch, a large batch."""
+    """Sizes: GPT-2's output matrix with one continuation, a batch, a large batch."""
     return [
         Case(M, 50257, 768, dtype, label=f"gpt2 LM head, {M} rows")
         for dtype in ("float32", "bfloat16")

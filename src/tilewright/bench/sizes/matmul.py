@@ -10,8 +10,8 @@ from tilewright.ops.matmul.problem import DEVICE_DTYPES, DTYPES, Case, Problem, 
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `matmul` for a case; in a class of shorter numbers they are such, so that rounding them
-    changes nothing."""
+    """Random arguments of `matmul` for a case. In a class with shorter numbers they are exactly representable, so
+    rounding changes nothing."""
     M, N, K = case.M, case.N, case.K
     rows = 2 * M + 3 if case.gathered else M
     values = {"a": _laid_out(rng, (*case.batch, rows, K), case.layout), "b": _laid_out(rng, (K, N), case.layout)}
@@ -32,7 +32,7 @@ def _normal(rng, shape) -> np.ndarray:
 
 
 def _laid_out(rng, shape, layout: str) -> np.ndarray:
-    """Normal numbers with the strides that `layout` names."""
+    """Normal random numbers with the strides that `layout` names."""
     if layout == "F":
         return np.swapaxes(_normal(rng, (*shape[:-2], shape[-1], shape[-2])), -1, -2)
     if layout == "strided":
@@ -43,8 +43,8 @@ def _laid_out(rng, shape, layout: str) -> np.ndarray:
 
 
 def _replaced(array: np.ndarray, dtype: str) -> np.ndarray:
-    """The array, its numbers rounded to those of a class, with the same strides."""
-    if dtype == "tf32":  # ten bits behind the point
+    """The array with its elements rounded to a class, and with the same strides."""
+    if dtype == "tf32":  # ten bits after the binary point
         array[...] = (array.copy().view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32)
     else:
         array[...] = rounded(array) if dtype == "bfloat16" else array.astype(np.float16)
@@ -52,7 +52,7 @@ def _replaced(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def rows(case: Case) -> int:
-    """How many rows of the batch a case has."""
+    """The number of rows of the batch."""
     return case.M
 
 
@@ -82,7 +82,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """What the bench times: GPT-2's four products and its LM head, TextCNN's taps and linear layers, and squares."""
+    """Sizes: GPT-2's four products and its LM head, TextCNN's taps and linear layers, and square products."""
     shapes = [
         (1024, 2304, 768, "gpt2 qkv"),
         (1024, 768, 768, "gpt2 proj"),
@@ -99,7 +99,7 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: squares, the models' layers as bare products, and as they stand in the models."""
+    """Sizes on a GPU: square products, the models' layers as products alone, and the same with their epilogues."""
     shapes = [
         (4096, 4096, 4096, "square"),
         (8192, 8192, 8192, "square"),
@@ -127,7 +127,7 @@ def device_sizes() -> list[Case]:
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; for the bench and the tests.
 
-    a and the residual are of the class's 16-bit dtype, where it has one: activations are kept so.
+    In a 16-bit class a and the residual have its dtype, as activations have.
     """
     from tilewright.ops.matmul import matmul, prepare
 

@@ -11,7 +11,7 @@ from tilewright.ops.matmul_argmax.problem import Case, Problem, bound, cost  # n
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random arguments of `matmul_argmax`; b is the transpose of a row-major matrix, as an embedding is."""
+    """Random arguments of `matmul_argmax`. b is the transpose of a row-major matrix, as an embedding is."""
     a = rng.standard_normal((case.M, case.K), dtype=np.float32)
     b = rng.standard_normal((case.N, case.K), dtype=np.float32)
     if case.alike:
@@ -22,14 +22,14 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def as_class(array: np.ndarray, dtype: str) -> np.ndarray:
-    """The numbers of a float32 array, rounded to those of a shorter class."""
-    if dtype == "tf32":  # ten bits behind the point
+    """The elements of a float32 array, rounded to a shorter class."""
+    if dtype == "tf32":  # ten bits after the binary point
         return (array.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32)
     return rounded(array) if dtype == "bfloat16" else array.astype(np.float16).astype(np.float32)
 
 
 def rows(case: Case) -> int:
-    """How many rows of the batch a case has."""
+    """The number of rows of the batch."""
     return case.M
 
 
@@ -39,7 +39,7 @@ def with_rows(case: Case, count: int) -> Case:
 
 
 def bind(case: Case, inputs: dict):
-    """call(out=None) for the chosen rung, its weights prepared; it gives the values."""
+    """call(out=None) for the chosen rung, its weights prepared. It returns the values."""
 
     from tilewright.ops.matmul_argmax import matmul_argmax, prepare
 
@@ -65,7 +65,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """GPT-2's LM head: one sequence, a batch, a large batch."""
+    """Sizes: GPT-2's LM head with one sequence, a batch, a large batch."""
     return [
         Case(M, 50257, 768, dtype, label=f"gpt2 LM head, {M} rows")
         for dtype in ("float32", "bfloat16")
@@ -74,7 +74,7 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """GPT-2's LM head on a GPU: a batch of generation, and a large one."""
+    """Sizes on a GPU: GPT-2's LM head with a batch of generation, and with a large batch."""
     return [
         Case(M, 50257, 768, dtype, label=f"gpt2 LM head, {M} rows", device="cuda")
         for dtype in DEVICE_DTYPES
@@ -83,8 +83,8 @@ def device_sizes() -> list[Case]:
 
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on tensors made of a case's NumPy inputs, weights prepared; it gives the values, without an out in
-    the same tensor each time."""
+    """call(out=None) on tensors made of a case's NumPy inputs, weights prepared. It returns the values; if out is None,
+    always in the same tensor."""
     import torch
 
     from tilewright.ops.matmul_argmax import matmul_argmax, prepare

@@ -9,7 +9,7 @@ from tilewright.ops.core.gpu.rows import shortened, tensors_of
 from tilewright.ops.rope.operands import inverse_frequencies
 from tilewright.ops.rope.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
-PROBE_ROWS = 1 << 12  # rows that fill a GPU
+PROBE_ROWS = 1 << 12  # rows that are enough to fill a GPU
 THETA = 10000.0
 
 
@@ -25,14 +25,14 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def _apart(x: np.ndarray) -> np.ndarray:
-    """bfloat16 rows that lie apart."""
+    """bfloat16 rows that are not adjacent in memory."""
     wide = np.zeros((len(x), x.shape[1] + 3), BFLOAT16)
     wide[:, : x.shape[1]] = x
     return wide[:, : x.shape[1]]
 
 
 def rows(case: Case) -> int:
-    """How many rows there are."""
+    """The number of rows."""
     return case.rows
 
 
@@ -59,7 +59,8 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """Queries and keys of Pythia-160M: the positions of a prefill, of a decoding step; of a head that rotates whole."""
+    """Queries and keys of Pythia-160M: the positions of a prefill and of a decode step. Also of a head that is rotated
+    whole."""
     return [
         Case(1024, 24, 8, 48, label="pythia-160m"),
         Case(64, 24, 8, 48, label="pythia-160m decode"),
@@ -69,7 +70,7 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: queries and keys of Pythia-160M's and of whole heads, in two classes."""
+    """Sizes on a GPU: queries and keys of Pythia-160M, and of heads that are rotated whole, in two classes."""
     found = [
         Case(32768, 24, 8, 48, label="pythia-160m"),
         Case(32768, 24, 8, 48, dtype="bfloat16", label="pythia-160m"),

@@ -9,7 +9,7 @@ from tilewright.ops.sample.problem import Case, Problem, bound, cost  # noqa: F4
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
-    """Random logits, and the three parts of their rules."""
+    """Random logits, and the three arrays of their rules."""
     logits = rng.normal(0, case.spread, (case.M, case.V)).astype(np.float32)
     if case.kind == "ties":
         logits = np.round(logits)
@@ -25,7 +25,8 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def _edits(V: int, row: int, rng: np.random.Generator) -> Edits:
-    """Shifts of a quarter of the tokens, before and after a penalty, and for odd rows half of them as the only ones."""
+    """Shifts of a quarter of the tokens, before and after a penalty. An odd row may choose only from half of the
+    tokens."""
     before, after = (
         dict(zip(rng.integers(0, V, V // 4).tolist(), rng.normal(0, 9, V // 4), strict=True)) for _ in "ab"
     )
@@ -33,7 +34,7 @@ def _edits(V: int, row: int, rng: np.random.Generator) -> Edits:
 
 
 def rows(case: Case) -> int:
-    """How many rows of the batch a case has."""
+    """The number of rows of the batch."""
     return case.M
 
 
@@ -43,7 +44,7 @@ def with_rows(case: Case, count: int) -> Case:
 
 
 def bind(case: Case, inputs: dict):
-    """call(out=None) for the chosen rung; it gives the tokens as float32."""
+    """call(out=None) for the chosen rung. It returns the tokens as float32."""
     from tilewright.ops.sample import sample
 
     given = Rules(**{name: inputs[name] for name in Rules._fields})
@@ -59,19 +60,20 @@ def bind(case: Case, inputs: dict):
 
 
 def reference(case: Case, inputs: dict) -> np.ndarray:
-    """The tokens of a full sort."""
+    """The tokens, from a full sort."""
     from tilewright.ops.sample.reference import sample
 
     return sample(**inputs)[0]
 
 
 def sizes() -> list[Case]:
-    """A step of the poet and of GPT-2: plain, with top_k, with top_p; logits of a trained model and of random ones."""
+    """Sizes: a step of the poet and of GPT-2, plain, with top_k, and with top_p; logits of a trained model and random
+    ones."""
     return _sizes((512, 4000, "poet"), (64, 50257, "gpt2"))
 
 
 def device_sizes() -> list[Case]:
-    """The same with the rows of a lane on a GPU."""
+    """The same sizes with the rows of a lane on a GPU."""
     return [dataclasses.replace(case, device="cuda") for case in _sizes((2560, 4000, "poet"), (2560, 50257, "gpt2"))]
 
 
@@ -85,7 +87,8 @@ def _sizes(*models: tuple[int, int, str]) -> list[Case]:
 
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on a tensor made of a case's NumPy input; for the bench and the tests. It gives float32 tokens."""
+    """call(out=None) on a tensor made of a case's NumPy input, for the bench and the tests. It returns float32
+    tokens."""
     import torch
 
     from tilewright.ops.sample import sample

@@ -8,7 +8,7 @@ import numpy as np
 from tilewright.ops.core.gpu.rows import shortened, tensors_of
 from tilewright.ops.softmax.problem import Case, Problem, bound, cost  # noqa: F401 - also for callers
 
-PROBE_ROWS = 1 << 14  # rows that fill a GPU
+PROBE_ROWS = 1 << 14  # rows that are enough to fill a GPU
 
 
 def make(case: Case, rng: np.random.Generator) -> dict:
@@ -26,12 +26,12 @@ def make(case: Case, rng: np.random.Generator) -> dict:
 
 
 def rows(case: Case) -> int:
-    """How many rows there are."""
+    """The number of rows."""
     return math.prod(case.shape[:-1])
 
 
 def with_rows(case: Case, count: int) -> Case:
-    """Another number of rows of the same width."""
+    """The same width with another number of rows."""
     return dataclasses.replace(case, shape=(count, case.shape[-1]))
 
 
@@ -52,7 +52,7 @@ def reference(case: Case, inputs: dict) -> np.ndarray:
 
 
 def sizes() -> list[Case]:
-    """GPT-2's: heads and positions of 16 sequences of growing length; the vocabulary."""
+    """GPT-2's sizes: heads and positions of 16 sequences of growing length; the vocabulary."""
     return [
         Case((16 * 12 * 16, 16), label="gpt2 prefill"),
         Case((16 * 12, 128), label="gpt2 decode"),
@@ -62,7 +62,7 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """What the bench times on a GPU: scores of long prompts, in two classes, and GPT-2's vocabulary."""
+    """Sizes on a GPU: scores of long prompts, in two classes, and GPT-2's vocabulary."""
     found = [
         Case((65536, 1024), label="scores, full context"),
         Case((65536, 1024), dtype="bfloat16", label="scores, full context"),

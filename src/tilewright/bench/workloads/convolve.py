@@ -1,9 +1,9 @@
-"""Volumes beside scipy.ndimage and PyTorch, and beside the larger of a case's two limits: its multiply-adds alone, and
-its bytes copied.
+"""Convolution of volumes, compared with scipy.ndimage and PyTorch, and with the limit of each case. The limit is the
+longer of two measured times: the case's multiply-adds alone, or a copy of its bytes.
 
-Cases are the sizes of `bench/sizes/conv3d.py`. On the CPU all write to memory that they have written to before: page
-faults would cost every library the same, and more than the convolution. On a GPU the peers are CuPy and cuDNN, and the
-L2 cache is cold before each call.
+The cases are the sizes of `bench/sizes/conv3d.py`. On the CPU every library writes to memory that it has written to
+before. Otherwise page faults would take the same time for every library, and more than the convolution. On a GPU the
+peers are CuPy and cuDNN, and the L2 cache is cold before each call.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Say = Callable[[str], None]
 def bench(
     cases: list[spec.Case] | None = None, *, device: str = "cpu", against: tuple[str, ...] | None = None, say: Say
 ) -> Iterator[list[Row]]:
-    """Rows case by case, one per contender: the rung that runs when none is forced, checked against float64, and peers.
+    """Yield the rows of each case: tilewright with the rung that it chooses, checked against float64, and each peer.
 
-    cases: `spec.sizes()` or `spec.device_sizes()` unless given. against: names of peers, all that fit unless given. On
-    the CPU it runs on `thread_count()` threads, and a line names a peer that is not installed. Raises InternalError if
-    a check fails, UsageError for an unknown peer, ResourceError if the GPU is missing.
+    cases: by default `spec.sizes()` or `spec.device_sizes()`. against: names of peers; by default all that fit. On the
+    CPU everything runs on `thread_count()` threads, and a line names each peer that is not installed. Raises
+    InternalError if a check fails, UsageError for an unknown peer, ResourceError if the GPU is missing.
     """
     peers = PEERS[device] if against is None else against
     if unknown := set(peers) - set(PEERS[device]):
@@ -75,7 +75,8 @@ def _on_cpu(case: spec.Case, against: tuple[str, ...], say: Say) -> list[Row]:
 
 
 def _rounds(call: Call) -> int:
-    """A short call is hit by what else a machine does in some rounds and not in others: it gets more of them."""
+    """The number of rounds. A short call gets more of them, because other programs disturb some of its rounds and not
+    others."""
     start = time.perf_counter()
     call()
     return RUNS if time.perf_counter() - start > SHORT_S else 3 * RUNS
@@ -95,9 +96,10 @@ def _peers(case: spec.Case, inputs: dict, against: tuple[str, ...], say: Say) ->
 
 
 def _rows(case: spec.Case, timings: dict[str, Timing], least: list[Timing], check: str) -> list[Row]:
-    """Ours names the faster peer; a peer's row says how many times faster than it we are.
+    """The row of tilewright names the fastest peer. A peer's row says how many times as fast as this peer tilewright
+    is.
 
-    least: the case's multiply-adds alone and its bytes copied, interleaved with the rest.
+    least: times of the case's multiply-adds alone and of a copy of its bytes, measured in alternation with the others.
     """
     count, (flops, nbytes), ours = thread_count(), spec.cost(case), timings["tilewright"]
     peers, limit = [name for name in timings if name != "tilewright"], max(least, key=lambda timing: timing.median_s)
@@ -117,7 +119,7 @@ def _rows(case: spec.Case, timings: dict[str, Timing], least: list[Timing], chec
 
 
 def lines(rows: list[Row]) -> list[str]:
-    """For a terminal: a line per case, then one per peer."""
+    """Lines for a terminal: one per case, then one per peer."""
     text = []
     for row in rows:
         share = 100 * (row.roof_share or 0)

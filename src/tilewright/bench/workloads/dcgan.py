@@ -1,7 +1,8 @@
-"""Images end to end, beside PyTorch: the course's DCGAN generator at full size, weights from a seed.
+"""The whole job of drawing images, compared with PyTorch: the course's DCGAN generator at full size, with random
+weights.
 
-On a GPU the images stay there, as PyTorch's do; a row of its own counts those that reach the host as 8-bit pixels. Then
-our time, layer by layer.
+On a GPU the images stay in its memory, as PyTorch's do. Another row measures images that are copied to the host as
+8-bit pixels. Further rows give tilewright's time for each layer.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from tilewright.ops.conv_transpose2d.problem import Case, cost
 from tilewright.ops.core.launch import thread_count
 from tilewright.ops.matmul import matmul
 
-CHECKED = 8  # images checked against float64 before anything is timed
-TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 0.1}  # of a value from -1 to 1
+CHECKED = 8  # images that are checked against float64 before anything is timed
+TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 0.1}  # absolute error; values are from -1 to 1
 IMAGES = {"cpu": 960, "cuda": 1 << 16}  # per round: half a second on 2 cores, 60 ms on an H200
 ROUNDS = {"cpu": 3, "cuda": RUNS}
 OURS = "tilewright"
@@ -37,7 +38,7 @@ Say = Callable[[str], None]
 
 
 def random_weights(config: DCGANConfig, seed: int) -> dict[str, Any]:
-    """float32 weights under which the sums of every layer keep their size, and no norm is the identity."""
+    """float32 weights with which the sums of all layers have similar sizes, and no norm is the identity."""
     rng = np.random.default_rng(seed)
     weights: dict[str, Any] = {}
     for name, shape in config.tensor_shapes().items():
@@ -55,11 +56,12 @@ def random_weights(config: DCGANConfig, seed: int) -> dict[str, Any]:
 def bench(
     count: int, *, dtype: str, device: str = "cpu", against: tuple[str, ...] = ("torch",), rounds: int = RUNS, say: Say
 ) -> Iterator[list[Row]]:
-    """Rows of `count` images on `thread_count()` threads, or of whole batches on the GPU; then rows of each layer.
+    """Yield the rows of `count` images on `thread_count()` threads, or of whole batches on the GPU. Then yield the rows
+    of the layers.
 
-    CHECKED images are checked before any is timed. If the peer is not installed, a line says so. Raises ResourceError
-    if the GPU is missing, InternalError if the check fails, two runs differ, or on a GPU an image's bits depend on its
-    batch; UsageError for an unknown peer or dtype.
+    CHECKED images are checked before anything is timed. If the peer is not installed, a line says so. Raises
+    InternalError if the check fails, if two runs differ, or on a GPU if an image's bits depend on its batch. Raises
+    ResourceError if the GPU is missing, UsageError for an unknown peer or dtype.
     """
     if unknown := set(against) - {"torch"}:
         raise UsageError(f"no peer is called {', '.join(sorted(unknown))}; the only peer is torch")
@@ -71,7 +73,7 @@ def bench(
     start = time.perf_counter()
     model = DCGAN(config, weights, dtype=dtype, device=device)
     z = noise(1, 0, count if device == "cpu" else 300, config.z_size)
-    images = model.generate(z)  # kernels compiled, or fetched from the cache
+    images = model.generate(z)  # compiles the kernels, or loads them from the cache
     once_s = time.perf_counter() - start
     passed = _checked(model, weights, z, images, say)
     say(f"{dtype}: measuring {rounds} rounds")
@@ -101,7 +103,7 @@ def bench(
 
 
 def _clock(device: str) -> Clock:
-    """Raises ResourceError if the GPU is missing."""
+    """The clock of the device. Raises ResourceError if the GPU is missing."""
     if device == "cpu":
         return CpuClock(cold=False, settle=True)
     from tilewright.bench.clocks.cuda import CudaClock
@@ -110,12 +112,12 @@ def _clock(device: str) -> Clock:
 
 
 def _threads(model: DCGAN) -> int:
-    """As rows count them: 0 on a GPU."""
+    """The number of threads in the rows: 0 on a GPU."""
     return thread_count() if model.backend.name == "cpu" else 0
 
 
 def _checked(model: DCGAN, weights: dict, z: np.ndarray, images: np.ndarray, say: Say) -> str:
-    """The row's `check`. Raises InternalError for wrong images, or on a GPU for bits that depend on the batch."""
+    """The row's `check`. Raises InternalError for wrong images, or on a GPU if the bits depend on the batch."""
     error = float(np.abs(images[:CHECKED] - reference_images(model.config, weights, z[:CHECKED])).max())
     limit = TOLERANCE[model.dtype]
     say(f"checked {min(CHECKED, len(z))} images against float64: largest error {error:.1e} (limit {limit:.0e})")
@@ -128,7 +130,7 @@ def _checked(model: DCGAN, weights: dict, z: np.ndarray, images: np.ndarray, say
 
 
 def _on_gpu(model: DCGAN, count: int, once_s: float) -> Engine:
-    """Images that stay on the GPU, from noise that is there."""
+    """An engine whose noise and images stay on the GPU."""
     import torch
 
     from tilewright.backends.cuda import Batches
@@ -148,7 +150,7 @@ def _on_gpu(model: DCGAN, count: int, once_s: float) -> Engine:
 
 
 def _to_host(model: DCGAN, count: int) -> Engine:
-    """8-bit pixels in the host's memory, from noise that is there."""
+    """An engine that copies 8-bit pixels to the host. Its noise is in the host's memory before."""
     z, turns = noise(3, 0, model.batch, model.config.z_size), -(-count // model.batch)
 
     def run():
@@ -159,7 +161,7 @@ def _to_host(model: DCGAN, count: int) -> Engine:
 
 
 def _rows(engines: list[Engine], timings: dict[str, Timing], common: dict[str, Any], passed: str) -> Iterator[Row]:
-    """common: columns of all rows."""
+    """common: the columns that are equal in all rows."""
     each = {engine.name: timings[engine.name].scaled(1 / engine.images) for engine in engines}  # seconds per image
     best = min((e.name for e in engines if e.is_peer), key=lambda name: each[name].median_s, default=None)
     for engine in engines:
@@ -173,9 +175,9 @@ def _rows(engines: list[Engine], timings: dict[str, Timing], common: dict[str, A
 
 
 def profile(model: DCGAN, n: int, rounds: int) -> list[Row]:
-    """Where the time of n images goes: a row per layer, in their order, with its share of the roof."""
+    """Where the time of n images goes: one row per layer, in order, with its share of the machine's limit."""
     calls = dict(_layers(model, n))
-    for call, *_ in calls.values():  # what a layer reads, the one before has written
+    for call, *_ in calls.values():  # each layer reads what the layer before has written
         call()
     on_cpu = model.backend.name == "cpu"
     clock = CpuClock(cold=False) if on_cpu else _clock("cuda")
@@ -192,7 +194,8 @@ def profile(model: DCGAN, n: int, rounds: int) -> list[Row]:
 
 
 def _layers(model: DCGAN, n: int) -> Iterator[tuple[str, tuple[Callable[[], object], float, float]]]:
-    """(name, (call, operations, bytes)) of the projection and each layer, and of 8-bit pixels on a GPU."""
+    """(name, (call, operations, bytes)) of the projection, of each layer, and on a GPU of the conversion to 8-bit
+    pixels."""
     new, shapes, on_cpu = model.backend.empty, list(model.config.shapes()), model.backend.name == "cpu"
     z = np.zeros((n, model.columns), np.float32)
     z[:, : model.config.z_size] = noise(1, 0, n, model.config.z_size)

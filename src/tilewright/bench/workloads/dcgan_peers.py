@@ -1,6 +1,8 @@
-"""The generator in other libraries, its norms folded as ours are. On a CPU: PyTorch in each layout of memory, and
-OpenVINO, each at its fastest batch. On a GPU: PyTorch, channels last, each batch as a CUDA
-graph, compiled in 16 bits, and with tf32 beside float32."""
+"""The DCGAN generator in other libraries, with norms folded into the weights as in tilewright.
+
+On a CPU these are PyTorch in each memory layout, and OpenVINO, each with its fastest batch. On a GPU it is PyTorch,
+channels last, with each batch as a CUDA graph. In 16 bits it is compiled; for float32 it also runs with tf32.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ from tilewright.ops.core.launch import thread_count
 
 LAYOUTS = ("channels_last", "contiguous_format")
 CPU_BATCHES = (16, 64)
-CPU_IMAGES = 192  # at least, per round: PyTorch's rate does not depend on how many there are
+CPU_IMAGES = 192  # at least, per round: PyTorch's rate does not depend on the number of images
 PEER_BATCH = 1024  # on a GPU
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """A call that draws `images` images, and the seconds of preparing it."""
+    """A call that draws `images` images. once_s: the seconds of its preparation."""
 
     name: str
     run: Callable[[], Any]
@@ -44,7 +46,7 @@ class Engine:
 
 
 def cpu_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, say: Say) -> Iterator[Engine]:
-    """PyTorch in each layout, and OpenVINO, each at its fastest batch. A line says what is not installed."""
+    """PyTorch in each memory layout, and OpenVINO, each with its fastest batch. A line names what is not installed."""
     try:
         import torch
     except ModuleNotFoundError as missing:
@@ -66,7 +68,7 @@ def cpu_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, s
 
 
 def _fastest(name: str, draw: Callable, inputs: Any, start: float) -> Engine:
-    """The engine at its fastest batch. start: when its preparation began."""
+    """The engine with its fastest batch. start: when its preparation began."""
     draw(inputs[: CPU_BATCHES[0]])
     once_s, sizes = time.perf_counter() - start, {min(batch, len(inputs)) for batch in CPU_BATCHES}
     calls = {str(size): partial(draw, inputs[:size]) for size in sizes}
@@ -76,7 +78,8 @@ def _fastest(name: str, draw: Callable, inputs: Any, start: float) -> Engine:
 
 
 def openvino_generator(config: DCGANConfig, weights: dict, dtype: str) -> Callable[[np.ndarray], np.ndarray]:
-    """z float32 (n, z_size) -> float32 images (n, height, width, channels), by OpenVINO from PyTorch's layers."""
+    """A function from z float32 (n, z_size) to float32 images (n, height, width, channels): PyTorch's layers in
+    OpenVINO."""
     import openvino
     import torch
 
@@ -90,7 +93,7 @@ def openvino_generator(config: DCGANConfig, weights: dict, dtype: str) -> Callab
 
     example = torch.zeros(2, config.z_size)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tracing tells of every branch that depends on a shape
+        warnings.simplefilter("ignore")  # the tracer warns of every branch that depends on a shape
         model = openvino.convert_model(Generator(), example_input=example, input=[-1, config.z_size])
     request = compiled(model, dtype).create_infer_request()
 
@@ -102,7 +105,7 @@ def openvino_generator(config: DCGANConfig, weights: dict, dtype: str) -> Callab
 
 
 def _repeated(name: str, call: Callable[[], object], batch: int, images: int, once_s: float) -> Engine:
-    """The call as often as `images` images take."""
+    """An engine that repeats the call until it has drawn `images` images."""
     turns = -(-images // batch)
 
     def run() -> None:
@@ -113,7 +116,7 @@ def _repeated(name: str, call: Callable[[], object], batch: int, images: int, on
 
 
 def gpu_engines(config: DCGANConfig, weights: dict, dtype: str, count: int, say: Say) -> Iterator[Engine]:
-    """PyTorch: compiled in 16 bits; in float32 as it is, and with tf32."""
+    """PyTorch: compiled in a 16-bit dtype; in float32 without and with tf32."""
     torch = torch_on_a_gpu()
     torch.backends.cudnn.benchmark = True
     for kind in ("float32", "tf32") if dtype == "float32" else (dtype,):
@@ -133,7 +136,8 @@ def gpu_engines(config: DCGANConfig, weights: dict, dtype: str, count: int, say:
 
 
 def torch_weights(torch, config: DCGANConfig, weights: dict) -> Iterator[tuple[Any, Any]]:
-    """(matrix, bias) of the projection, (z_size, columns), and of each layer, (C, O, KH, KW); norms folded in."""
+    """(matrix, bias) of the projection, with shape (z_size, columns), and of each layer, (C, O, KH, KW); norms are
+    folded in."""
     from tilewright.ops.batchnorm import fold
 
     for i in range(len(config.layers) + 1):
@@ -149,10 +153,11 @@ def torch_weights(torch, config: DCGANConfig, weights: dict) -> Iterator[tuple[A
 
 
 def torch_generator(config: DCGANConfig, weights: dict, kind: str, device: str, layout: str = LAYOUTS[0]) -> Callable:
-    """z (n, z_size) on the device -> float32 images (n, height, width, channels) by PyTorch's layers, its norms folded.
+    """A function from z (n, z_size) on the device to float32 images (n, height, width, channels): PyTorch's layers,
+    with norms folded into the weights.
 
-    PyTorch crops as much at the end as at the start, or one less. If all layers crop more, they work on mirrored images
-    and kernels; otherwise what more there is to crop becomes a view.
+    PyTorch can crop as much at the end as at the start, or one pixel less. If all layers crop more at the end, the
+    layers work on mirrored images and kernels. Otherwise a view crops the remaining pixels.
     """
     import torch
     from torch.nn.functional import conv_transpose2d, linear
@@ -187,7 +192,7 @@ def torch_generator(config: DCGANConfig, weights: dict, kind: str, device: str, 
 
 
 def _graph(torch, draw: Callable, width: int) -> Callable[[], object]:
-    """Images of PEER_BATCH as a CUDA graph."""
+    """Draw PEER_BATCH images as a CUDA graph."""
     z = torch.randn(PEER_BATCH, width, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -202,5 +207,5 @@ def _graph(torch, draw: Callable, width: int) -> Callable[[], object]:
 
 
 def _replay(graph, alive: tuple) -> None:
-    """alive: the noise and the weights that the graph reads, which must live as long as it does."""
+    """alive: the noise and the weights that the graph reads. They must not be freed before the graph."""
     graph.replay()

@@ -1,4 +1,4 @@
-"""A DCGAN generator in float64, straight from the formulas: norms are applied, and taps are scattered."""
+"""A DCGAN generator in float64, directly from the formulas: norms are applied as layers, and each tap scatters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.models.dcgan import DCGANConfig
 
 
 def reference_images(config: DCGANConfig, weights: Mapping[str, np.ndarray], z: np.ndarray) -> np.ndarray:
-    """Noise (n, z_size) -> float64 (n, height, width, channels) in plain NumPy."""
+    """float64 images (n, height, width, channels) of noise (n, z_size), in plain NumPy."""
     w = {name: np.asarray(array, np.float64) for name, array in weights.items()}
     x = np.asarray(z, np.float64) @ w["proj.weight"] + w.get("proj.bias", 0)
     x = x.reshape(len(z), config.size, config.size, config.channels)

@@ -1,9 +1,9 @@
-"""The embedding job end to end, beside PyTorch and OpenVINO: an encoder with weights from a seed, texts of the lengths
-of real ones.
+"""The whole job of embedding texts, compared with PyTorch and OpenVINO: an encoder with random weights, and random
+texts with the lengths of real ones.
 
-Every library gets the same token ids. Ours takes them as they are; the peers take padded batches of texts that were
-sorted by length, as sentence-transformers sorts them. All give the mean over each text's tokens. Times run from NumPy
-ids to NumPy vectors.
+Every library gets the same token ids. tilewright gets them without padding. The peers get padded batches of texts
+sorted by length, as sentence-transformers makes them. All compute the mean over the tokens of each text. A time is from
+NumPy ids to NumPy vectors.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tilewright.models.bert import Bert
 from tilewright.models.bert_config import BertConfig
 from tilewright.ops.core.launch import threads
 
-SIZES: dict[str, dict[str, Any]] = {  # by the model that has this size
+SIZES: dict[str, dict[str, Any]] = {  # by a model that has this size
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
     "distilbert": {"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 3072},
     "bert": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
 }
 PEERS = ("torch", "openvino")
-TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}  # of an element of a vector; elements are about 1
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.2}  # absolute error of an element of a vector; elements are about 1
 SAMPLE = 4  # texts that are checked against float64
-BATCH = 32  # texts of a peer's batch, sentence-transformers' default
-PER_WORD, SPECIAL = 1.3, 2  # tokens of an English word; tokens before and after a text
+BATCH = 32  # texts in a peer's batch: the default of sentence-transformers
+PER_WORD, SPECIAL = 1.3, 2  # tokens per English word; tokens added before and after a text
 ROUNDS = 10
 Say = Callable[[str], None]
 Vectors = Callable[[], np.ndarray]
@@ -45,7 +45,7 @@ Vectors = Callable[[], np.ndarray]
 
 @dataclass(frozen=True)
 class Setting:
-    """texts: token ids of each. count: threads. size: a name of SIZES. against: names of PEERS."""
+    """texts: the token ids of each text. count: number of threads. size: a name of SIZES. against: names of PEERS."""
 
     config: BertConfig
     texts: list[np.ndarray]
@@ -57,7 +57,8 @@ class Setting:
 
 
 def lengths_of(lines: list[str] | None, count: int, most: int) -> np.ndarray:
-    """Tokens of `count` texts, drawn from the lengths of these lines; None: as of film reviews, 28 on average."""
+    """Token counts of `count` texts, drawn from the lengths of these lines. Without lines: as of film reviews, 28 on
+    average."""
     rng = np.random.default_rng(1)
     if lines is None:
         drawn = rng.gamma(3.5, 7.5, count)
@@ -67,13 +68,13 @@ def lengths_of(lines: list[str] | None, count: int, most: int) -> np.ndarray:
 
 
 def random_texts(config: BertConfig, lines: list[str] | None, count: int) -> list[np.ndarray]:
-    """Random token ids of `count` texts, see `lengths_of`."""
+    """Random token ids of `count` texts, with the lengths of `lengths_of`."""
     rng = np.random.default_rng(2)
     return [rng.integers(0, config.vocab_size, n) for n in lengths_of(lines, count, config.context)]
 
 
 def read_lines(path: str) -> list[str]:
-    """The lines of a text file; bytes that are no UTF-8 become U+FFFD. Raises InputError."""
+    """The lines of a text file. Bytes that are not UTF-8 become U+FFFD. Raises InputError."""
     with InputFile(path, "input") as file:
         text = bytearray(file.size)
         file.read_into(text, 0)
@@ -81,7 +82,7 @@ def read_lines(path: str) -> list[str]:
 
 
 def random_weights(config: BertConfig, seed: int) -> dict[str, np.ndarray]:
-    """float32 weights by name, with the spread of trained ones."""
+    """float32 weights by name, with about the standard deviation of trained ones."""
     rng = np.random.default_rng(seed)
     weights = {}
     for name, shape in config.tensor_shapes().items():
@@ -120,8 +121,9 @@ def reference_vector(config: BertConfig, weights: Mapping[str, np.ndarray], ids:
 
 
 def bench(setting: Setting, say: Say) -> list[Row]:
-    """Rows of ours and of each peer that is installed; a line says which is not. SAMPLE texts are checked before any
-    is timed. Raises InternalError if the check fails or bits change between runs, UsageError for an unknown peer."""
+    """Rows of tilewright and of each installed peer. A line names each peer that is missing. SAMPLE texts are checked
+    before anything is timed. Raises InternalError if the check fails or two runs differ, UsageError for an unknown
+    peer."""
     if unknown := set(setting.against) - set(PEERS):
         raise UsageError(f"no peer is called {', '.join(map(repr, sorted(unknown)))}; {', '.join(PEERS)} are known")
     config, texts = setting.config, setting.texts
@@ -159,7 +161,7 @@ def _checked(config: BertConfig, weights: Mapping[str, np.ndarray], texts: list[
 
 
 def _rows(setting: Setting, timings: dict[str, Timing], ours: dict[str, Any]) -> Iterator[Row]:
-    """ours: columns of our row, which names the fastest peer."""
+    """ours: the columns of tilewright's row, which also names the fastest peer."""
     count, flops = len(setting.texts), sum(setting.config.flops(len(ids)) for ids in setting.texts)
     fastest = min(
         (name for name in timings if name != "tilewright"), key=lambda name: timings[name].median_s, default=None
@@ -177,7 +179,7 @@ def _rows(setting: Setting, timings: dict[str, Timing], ours: dict[str, Any]) ->
 
 
 def _peers(setting: Setting, weights: Mapping[str, np.ndarray], say: Say) -> Iterator[tuple[str, Vectors]]:
-    """(name, call) of each peer that is installed."""
+    """(name, call) of each installed peer."""
     if not setting.against:
         return
     try:
@@ -213,7 +215,7 @@ def _peers(setting: Setting, weights: Mapping[str, np.ndarray], say: Say) -> Ite
 
 
 def _compiled(openvino: Any, torch: Any, network: Any, setting: Setting) -> Callable[..., np.ndarray]:
-    """OpenVINO's network of (ids, mask) on the CPU."""
+    """A function of (ids, mask): OpenVINO's network on the CPU."""
 
     class Named(torch.nn.Module):
         def __init__(self) -> None:
@@ -225,7 +227,7 @@ def _compiled(openvino: Any, torch: Any, network: Any, setting: Setting) -> Call
 
     example = torch.full((2, 8), 5), torch.ones(2, 8, dtype=torch.int64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tracing tells of every branch that depends on a shape
+        warnings.simplefilter("ignore")  # the tracer warns of every branch that depends on a shape
         converted = openvino.convert_model(Named(), example_input=example)
     model = compiled(converted, setting.dtype)
     return lambda ids, mask: model([ids, mask])[0]
@@ -235,7 +237,7 @@ Padded = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def padded(texts: list[np.ndarray]) -> Iterator[Padded]:
-    """(indices, ids, mask) of batches of texts of similar length, filled up with 0."""
+    """(indices, ids, mask) of batches of texts with similar lengths, padded with 0."""
     order = np.argsort([-len(ids) for ids in texts], kind="stable")
     for first in range(0, len(order), BATCH):
         chosen = order[first : first + BATCH]

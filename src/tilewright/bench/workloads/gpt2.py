@@ -1,12 +1,18 @@
-"""Text generation end to end, side by side with transformers and CTranslate2, on a GPU with transformers and PyTorch: a
-GPT-2 of full size with weights from a seed, or any other.
+"""The whole job of text generation, compared with transformers, CTranslate2 and OpenVINO, on a GPU with transformers
+and PyTorch. The model is a GPT-2 of full size with random weights, or any other GPT-2.
 
-Four workloads. "course": prompts of 16 tokens, 8 new ones, once as they are given (of equal prompts one is computed)
-and once without duplicates. "batch": 64 prompts, on a GPU 1,024, 128 new tokens. "single": one prompt, 64 new tokens.
-"sampled": as the batch, but a token is drawn from the 50 best, as transformers does unless told otherwise.
-All engines are interleaved on the same threads or GPU, each peer at its fastest batch. On a CPU a peer's rate is that
-of the course's first prompts, because it does not depend on their number. Every token of ours that is compared must be
-the best of a float64 reference, or so close to it that rounding explains the choice; one that is drawn, of the 50 best.
+There are four workloads:
+
+* "course": prompts of 16 tokens and 8 new tokens. It runs once with the prompts as given, where tilewright computes
+  equal prompts once, and once without duplicates.
+* "batch": 64 prompts, on a GPU 1,024, and 128 new tokens.
+* "single": one prompt and 64 new tokens.
+* "sampled": the same as "batch", but each token is drawn from the 50 likeliest, which is transformers' default.
+
+All engines run in alternation on the same threads or GPU, each peer with its fastest batch. On a CPU a peer's rate does
+not depend on the number of prompts, so it gets only the first ones of the course. Each compared greedy token of
+tilewright must be the best according to a float64 reference, or so close to the best that rounding explains the choice.
+A drawn token must be among the 50 best, with the same allowance.
 """
 
 from __future__ import annotations
@@ -33,22 +39,22 @@ from tilewright.ops.elementwise.reference import FUNCTIONS
 from tilewright.ops.layernorm.reference import layernorm
 
 Say = Callable[[str], None]
-CHECKED = 8  # prompts checked against float64 before anything is timed
-TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}  # of a logit, times their deviation where that is above 1
-COMPARED = 128  # prompts for the accuracy of bfloat16
-PEER_PROMPTS = 256  # of the course, for a peer: two batches or more
+CHECKED = 8  # prompts that are checked against float64 before anything is timed
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}  # error of a logit, times the logits' deviation if that is above 1
+COMPARED = 128  # prompts with which bfloat16 is compared
+PEER_PROMPTS = 256  # of the course, for a peer: at least two batches
 COURSE, BATCH, SINGLE, SAMPLED = "course", "batch", "single", "sampled"
 USUAL = COURSE, BATCH, SINGLE
 WORKLOADS = *USUAL, SAMPLED
-COUNT = {"cpu": 1024, "cuda": 6400}  # prompts of the course unless the user says
+COUNT = {"cpu": 1024, "cuda": 6400}  # prompts of the course unless the user gives a number
 DRAWN_FROM = 50  # tokens
-CLOCK = CpuClock(cold=False, settle=True)  # on a GPU, too: a call returns when its tokens are on the host
+CLOCK = CpuClock(cold=False, settle=True)  # also on a GPU: a call returns when its tokens are on the host
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What to measure. prompts: int (?, L), as they are given; count: of them, for the course. device: "cpu" or
-    "cuda". rounds: odd."""
+    """What to measure. prompts: int (?, L), as they are given. count: how many of them the course uses. device: "cpu"
+    or "cuda". rounds: an odd number."""
 
     config: GPT2Config
     weights: Weights
@@ -63,14 +69,14 @@ class Setting:
 
     @property
     def threads(self) -> int:
-        """As rows name them: 0 on a GPU."""
+        """The number of threads in the rows: 0 on a GPU."""
         return thread_count() if self.device == "cpu" else 0
 
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """ours: what we are given, by name; theirs: the prompts of a peer; batches: those that a peer may choose from;
-    top_k: how many of the best tokens one is drawn from."""
+    """ours: tilewright's inputs by name. theirs: the prompts of a peer. batches: the batch sizes from which a peer may
+    choose. top_k: a token is drawn from so many of the best; 1 is greedy."""
 
     name: str
     tokens: int
@@ -81,12 +87,13 @@ class Workload:
 
     @property
     def size(self) -> str:
-        """As results name it: "course: 16 -> 8"."""
+        """The size in results, such as "course: 16 -> 8"."""
         return f"{self.name}: {self.theirs.shape[1]} -> {self.tokens}"
 
 
 def random_weights(config: GPT2Config, seed: int) -> dict[str, np.ndarray]:
-    """float32 weights as GPT-2 is initialised: N(0, 0.02**2), those that end a branch divided by sqrt(2 layers)."""
+    """float32 weights, initialised like GPT-2: N(0, 0.02**2); those at the end of a branch are divided by sqrt(2
+    layers)."""
     rng, weights = np.random.default_rng(seed), {}
     for name, shape in config.tensor_shapes().items():
         ends, norm = name.endswith("c_proj.weight"), "ln_" in name and name.endswith("weight")
@@ -102,7 +109,7 @@ def random_prompts(config: GPT2Config, count: int, length: int = 16) -> np.ndarr
 
 
 def workloads(setting: Setting) -> list[Workload]:
-    """The workloads that the setting names. Raises UsageError for prompts that fill the context."""
+    """The workloads that the setting names. Raises UsageError if the prompts leave no room in the context."""
     prompts = setting.prompts
     distinct = prompts[np.sort(np.unique(prompts, axis=0, return_index=True)[1])]
     free = setting.config.n_positions - prompts.shape[1]
@@ -126,8 +133,8 @@ def workloads(setting: Setting) -> list[Workload]:
 
 
 def bench(setting: Setting, *, dtype: str, say: Say) -> Iterator[list[Row]]:
-    """Measure on `thread_count()` threads, after a check; nothing is reported if one fails. Yields the rows of each
-    workload as soon as it is measured, then its profiles.
+    """Check, then measure on `thread_count()` threads. If a check fails, nothing is reported. Yields the rows of each
+    workload as soon as it is measured, then the rows of its profile.
 
     Raises InternalError for wrong logits or tokens, UsageError for an unknown peer or workload.
     """
@@ -145,7 +152,7 @@ def bench(setting: Setting, *, dtype: str, say: Say) -> Iterator[list[Row]]:
     for workload in wanted:
         say(f"{workload.size}: measuring {counted(setting.rounds, 'round')} of {counted(1 + len(peers), 'engine')}")
         yield _measured(setting, workload, [engine, *peers], f"passed {error:.1e}", say)
-    for workload in wanted if setting.profile else ():  # after all that is timed: see `gpt2_profile.leave`
+    for workload in wanted if setting.profile else ():  # after everything is timed, see `gpt2_profile.leave`
         say(f"{workload.size}: where the time goes")
         run = _call(engine, list(workload.ours.values())[-1], workload)
         size = f"{model_name(setting.config)}, {workload.size}"
@@ -156,7 +163,7 @@ def bench(setting: Setting, *, dtype: str, say: Say) -> Iterator[list[Row]]:
 
 
 def _peers(setting: Setting, dtype: str, say: Say) -> list[Engine]:
-    """Those that are installed and have the dtype; of the others a line."""
+    """The peers that are installed and support the dtype. A line names each of the others."""
     engines = []
     for name in setting.against:
         try:
@@ -170,7 +177,7 @@ def _peers(setting: Setting, dtype: str, say: Say) -> list[Engine]:
 def check(setting: Setting, engine: Engine, top_k: int = 1) -> float:
     """The largest error of `engine`'s logits against float64.
 
-    Raises InternalError if it is above the tolerance, or if a token is further than that from the `top_k` best.
+    Raises InternalError if it exceeds the tolerance, or if a token's logit is further than that below the `top_k` best.
     """
     some = setting.prompts[:CHECKED]
     tokens = min(setting.tokens, setting.config.n_positions - some.shape[1])
@@ -214,7 +221,8 @@ def reference_logits(config: GPT2Config, weights: Weights, ids: np.ndarray, last
 
 
 def accuracy(setting: Setting, engines: list[Engine], say: Say) -> list[Row]:
-    """What 16 bits change: logits and greedy tokens of each engine against our float32, whose own are checked."""
+    """What a 16-bit dtype changes: logits and greedy tokens of each engine, compared with tilewright's float32, which
+    were checked before."""
     exact = ours(setting.config, setting.weights, "float32", setting.device)
     check(setting, exact)
     assert exact.logits
@@ -240,20 +248,20 @@ def accuracy(setting: Setting, engines: list[Engine], say: Say) -> list[Row]:
 
 
 def _measured(setting: Setting, workload: Workload, engines: list[Engine], passed: str, say: Say) -> list[Row]:
-    """One workload, all engines interleaved: a row for each input of ours and for each peer."""
+    """Measure one workload, all engines in alternation: one row per input of tilewright, and one per peer."""
     our, peers = engines[0], {engine.name: engine for engine in engines[1:]}
     batches = {name: len(workload.theirs) if peer.whole else best_batch(peer, workload) for name, peer in peers.items()}
     calls = {name: _call(our, prompts, workload) for name, prompts in workload.ours.items()}
     calls |= {name: _call(peer, workload.theirs, workload, batches[name]) for name, peer in peers.items()}
-    if setting.device != "cpu":  # buffers are allocated and graphs captured; the other peers chose their batch before
+    if setting.device != "cpu":  # allocate buffers, capture graphs; the other peers did it in best_batch
         for name in [*workload.ours, *(peer.name for peer in peers.values() if peer.whole)]:
             calls[name]()
-    check = SameResults(may_differ=peers)  # libraries promise no such thing
+    check = SameResults(may_differ=peers)  # other libraries do not promise equal results
     timings = interleave(calls, CLOCK, runs=setting.rounds, warm_up=0, check=check)
-    answers, restless = check.first, check.changed if workload.top_k == 1 else ()  # where chance is meant they differ
+    answers, restless = check.first, check.changed if workload.top_k == 1 else ()  # sampled tokens may differ
     if workload.top_k == 1 and our.dtype == "float32":
         compare(setting, workload, answers, list(peers))
-    rows, hardest = [], list(workload.ours)[-1]  # of the course the distinct prompts: nothing is computed once for two
+    rows, hardest = [], list(workload.ours)[-1]  # of the course the distinct prompts: no work is shared
     for name, timing in timings.items():
         ratios = {other: _ratios(timings, answers, name, other) for other in ([hardest] if name in peers else peers)}
         other = min(ratios, key=lambda peer: statistics.median(ratios[peer]), default=None)
@@ -276,19 +284,19 @@ def _call(engine: Engine, prompts: np.ndarray, workload: Workload, batch: int = 
 
 
 def _ratios(timings: dict[str, Timing], answers: dict[str, np.ndarray], name: str, other: str) -> list[float]:
-    """Round by round, how many times the tokens a second of `other` those of `name` are."""
+    """For each round, the tokens per second of `name`, divided by those of `other`."""
     fewer = answers[name].size / answers[other].size
     return [fewer * b / a for a, b in zip(timings[name].rounds, timings[other].rounds, strict=True)]
 
 
 def _spread(ratio: Timing, *, upside_down: bool) -> str:
-    """Of how many times faster we are: the least and the most of all rounds."""
+    """The smallest and the largest speed-up of all rounds, as text."""
     ends = sorted(1 / r if upside_down else r for r in ratio.rounds)
     return f"{ends[0]:.2f} to {ends[-1]:.2f} x"
 
 
 def best_batch(peer: Engine, workload: Workload) -> int:
-    """The batch at which a peer is fastest, found on a small part of the work."""
+    """The batch with which a peer is fastest, measured on a small part of the work."""
     choices = [batch for batch in workload.batches if batch <= len(workload.theirs)] or [len(workload.theirs)]
     if len(choices) == 1:
         return choices[0]
@@ -299,9 +307,9 @@ def best_batch(peer: Engine, workload: Workload) -> int:
 
 
 def compare(setting: Setting, workload: Workload, answers: dict[str, np.ndarray], peers: list[str]) -> None:
-    """Where our tokens and a peer's part, both must be as good as the best by float64's reckoning.
+    """Where a token of tilewright differs from a peer's, tilewright's must be as good as the best token, in float64.
 
-    Raises InternalError for a token of ours that is not.
+    Raises InternalError if it is not.
     """
     mine = list(workload.ours.values())[-1]
     found = answers[list(workload.ours)[-1]]
@@ -321,6 +329,6 @@ def compare(setting: Setting, workload: Workload, answers: dict[str, np.ndarray]
 
 
 def model_name(config: GPT2Config) -> str:
-    """By its number of parameters: "124M"."""
+    """The model's name by its number of parameters, such as "124M"."""
     count = sum(math.prod(shape) for shape in config.tensor_shapes().values())
     return f"{count / 1e6:.0f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"

@@ -1,9 +1,9 @@
-"""GPT-2 on tilewright and on the libraries that others would use for it, behind one interface: greedy or drawn from the
-best tokens, and nothing ends a text early.
+"""GPT-2 in tilewright and in other libraries, behind one interface. Tokens are greedy, or drawn from the best ones. No
+token ends a text early.
 
-transformers runs in the dtype that is asked for, with its default attention; CTranslate2 on its converted model, in
-float32; OpenVINO as a stateful graph. All are given as many threads as we are. On a GPU there are
-transformers, and PyTorch with a static cache, torch.compile and CUDA graphs (`gpt2_torch`).
+transformers runs in the requested dtype with its default attention. CTranslate2 runs its converted model in float32.
+OpenVINO runs a stateful graph. All use as many threads as tilewright. On a GPU the engines are transformers, and
+PyTorch with a static cache, torch.compile and CUDA graphs (`gpt2_torch`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ OURS = "tilewright"
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """generate: prompts int (n, L), new tokens, batch, top_k -> int64 (n, new tokens); ours chooses its batch itself.
-    top_k: of how many tokens one is drawn, at temperature 1; 1 is greedy.
+    """generate: (prompts int (n, L), number of new tokens, batch, top_k) -> int64 (n, new tokens). tilewright ignores
+    batch and chooses its own. top_k: a token is drawn from so many of the best, at temperature 1; 1 is greedy.
 
-    logits: prompts int (n, L) -> float32 (n, V) after the last position; None where the engine shows none. once_s:
-    seconds to prepare it from weights in memory, kernels compiled or fetched. whole: it is fastest with all prompts in
-    one batch.
+    logits: prompts int (n, L) -> float32 (n, V) after the last position; None if the engine does not give them. once_s:
+    seconds of preparation from weights in memory, including kernels that are compiled or loaded. whole: the engine is
+    fastest with all prompts in one batch.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Engine:
 
     @property
     def key(self) -> str:
-        """Name and dtype."""
+        """The name and the dtype."""
         return f"{self.name} {self.dtype}"
 
 
@@ -70,7 +70,7 @@ def ours(config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu") 
 
 
 def transformers(config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu") -> Engine:
-    """Hugging Face's GPT2LMHeadModel. Raises ImportError where transformers or torch is missing."""
+    """Hugging Face's GPT2LMHeadModel. Raises ImportError if transformers or torch is missing."""
     import torch
 
     torch.set_num_threads(thread_count())
@@ -95,12 +95,12 @@ def transformers(config: GPT2Config, weights: Weights, dtype: str, device: str =
 
 
 def _torch_model(config: GPT2Config, weights: Weights) -> Any:
-    """float32, its tensors copied; no token ends a text."""
+    """A float32 model with copies of the tensors, in which no token ends a text."""
     import torch
     from transformers import GPT2Config as TheirConfig
     from transformers import GPT2LMHeadModel, logging
 
-    logging.set_verbosity_error()  # of what the converter passes on to it
+    logging.set_verbosity_error()  # the converter calls transformers in a way that it warns about
     fields = {name: getattr(config, name) for name in config.__struct_fields__ if name != "model_type"}
     fields |= {"bos_token_id": None, "eos_token_id": None}
     with torch.device("meta"):
@@ -114,9 +114,9 @@ def _torch_model(config: GPT2Config, weights: Weights) -> Any:
 
 
 def ctranslate2(config: GPT2Config, weights: Weights, dtype: str = "float32", device: str = "cpu") -> Engine:
-    """CTranslate2 on what its converter makes of the transformers model.
+    """CTranslate2, with the model that its converter makes from a transformers model.
 
-    Raises ImportError where it or transformers is missing, UsageError for a dtype that it has not.
+    Raises ImportError if it or transformers is missing, UsageError for a dtype that it does not support.
     """
     import ctranslate2 as library
 
@@ -142,7 +142,7 @@ def ctranslate2(config: GPT2Config, weights: Weights, dtype: str = "float32", de
 
 
 class _Words:
-    """The tokenizer that the converter asks for: token 7 is the word <7>."""
+    """The tokenizer that the converter needs: token 7 is the word <7>."""
 
     def __init__(self, config: GPT2Config):
         self.size = config.vocab_size
@@ -160,7 +160,7 @@ def _convert(config: GPT2Config, weights: Weights, folder: str) -> None:
     model = _torch_model(config, weights)
 
     class FromMemory(TransformersConverter):
-        """The converter, with the model and the words that are here already."""
+        """The converter, for a model and a tokenizer that are already in memory."""
 
         def load_model(self, *args: Any, **options: Any) -> Any:
             return model
@@ -174,7 +174,8 @@ def _convert(config: GPT2Config, weights: Weights, folder: str) -> None:
 
 
 def torch_static(config: GPT2Config, weights: Weights, dtype: str, device: str = "cuda") -> Engine:
-    """PyTorch with a static cache, on a GPU; it is compiled for a shape when that comes. Raises UsageError on a CPU."""
+    """PyTorch with a static cache, on a GPU. It compiles for each new shape at the first call. Raises UsageError on a
+    CPU."""
     if device == "cpu":
         raise UsageError("PyTorch with a static cache and CUDA graphs is a peer on a GPU")
     from tilewright.bench.workloads.gpt2_torch import StaticGPT2
@@ -185,7 +186,7 @@ def torch_static(config: GPT2Config, weights: Weights, dtype: str, device: str =
 
 
 def openvino(config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu") -> Engine:
-    """OpenVINO, its keys and values in the library. Raises ImportError where it is missing, UsageError on a GPU."""
+    """OpenVINO, which keeps keys and values itself. Raises ImportError if it is missing, UsageError on a GPU."""
     if device != "cpu":
         raise UsageError("openvino is a peer on a CPU")
     from tilewright.bench.workloads.gpt2_openvino import OpenVinoGPT2

@@ -1,5 +1,5 @@
-"""GPT-2 in OpenVINO: a stateful graph, whose keys and values stay inside the library between two steps. The import
-raises ImportError without OpenVINO."""
+"""GPT-2 in OpenVINO: a stateful graph, so keys and values stay inside the library between two steps. The import raises
+ImportError if OpenVINO is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ APPROXIMATE = {"gelu_new": "TANH", "gelu_pytorch_tanh": "TANH", "gelu": "ERF"}
 
 
 class OpenVinoGPT2:
-    """The compiled graph. Raises UsageError for a variant that is not built here."""
+    """The compiled graph. Raises UsageError for a configuration that this module does not support."""
 
     def __init__(self, config: GPT2Config, weights: Weights, dtype: str):
         if config.activation_function not in APPROXIMATE or config.scale_attn_by_inverse_layer_idx:
@@ -28,7 +28,7 @@ class OpenVinoGPT2:
         self._request = compiled(_graph(config, weights), dtype).create_infer_request()
 
     def generate(self, prompts: np.ndarray, tokens: int, batch: int, top_k: int = 1) -> np.ndarray:
-        """int64 (n, tokens): the best tokens. prompts: int (n, L). Raises UsageError for sampling."""
+        """The best tokens, int64 (n, tokens), of prompts int (n, L). Raises UsageError for sampling."""
         if top_k > 1:
             raise UsageError("openvino: only the best token is chosen here")
         parts = [self._together(prompts[i : i + batch], tokens) for i in range(0, len(prompts), batch)]
@@ -57,7 +57,7 @@ class OpenVinoGPT2:
 
 
 class _Builder:
-    """Nodes of the graph, from a GPT-2's weights. sinks: what stores keys and values."""
+    """The nodes of the graph, built from a GPT-2's weights. sinks: the nodes that store keys and values."""
 
     def __init__(self, config: GPT2Config, weights: Weights):
         self.config, self.weights = config, weights
@@ -70,7 +70,7 @@ class _Builder:
         self.nothing = op.broadcast(op.constant(np.float32(0)), empty)
 
     def given(self, name: str, kind: type, shape: list[int]) -> Any:
-        """An input."""
+        """Add an input to the graph."""
         node = op.parameter(shape, kind, name=name)
         node.output(0).get_tensor().set_names({name})
         return node
@@ -93,7 +93,7 @@ class _Builder:
         return op.transpose(split, _constant([0, 2, 1, 3]))
 
     def remembered(self, new: Any, name: str) -> Any:
-        """The keys or values of all positions so far, which stay in the library."""
+        """The keys or values of all positions up to now, which stay inside the library."""
         info, H = VariableInfo(), self.config.n_head
         info.data_shape = PartialShape([-1, H, -1, self.config.n_embd // H])
         info.data_type, info.variable_id = Type.f32, name

@@ -1,8 +1,9 @@
-"""Where the time of a generation goes: each operation of the model.
+"""Where the time of a generation goes: one row per operation of the model.
 
-On a CPU with calls, rate and share of the roof: the functions that `models.decoder` calls are replaced in its namespace
-for the duration; the model is not changed. The rest of the time is Python: the batch, the choice of tokens, the
-results. On a GPU its kernels by operation, and the time in which no kernel runs.
+On a CPU a row has the calls, the rate and the share of the machine's limit. For this, the functions that
+`models.decoder` calls are replaced in its namespace during the measurement; the model is not changed. The rest of the
+time is Python: making batches, choosing tokens, returning results. On a GPU the rows are the kernels by operation, and
+the time in which no kernel runs.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from tilewright.ops.core.launch import thread_count
 from tilewright.ops.gemm.operands import Packed
 
 REST = "rest"
-ASIDE = {"prepare", "prepare_argmax", "bytes_a_sequence", "span"}  # called once, or that do no work
+ASIDE = {"prepare", "prepare_argmax", "bytes_a_sequence", "span"}  # not timed: they are called once, or do no work
 Cost = Callable[..., tuple[str, float, float]]
 
 
 @dataclass
 class Part:
-    """One operation: its calls, seconds, operations, bytes, and the least seconds that the roofs allow."""
+    """One operation: its calls, seconds, operations, bytes, and the shortest time that the machine's limits allow."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -45,7 +46,7 @@ class Part:
 
 
 def _matmul(a: np.ndarray, b: Any, **options: Any) -> tuple[str, float, float]:
-    """Rows in and out, and the whole of b, once each."""
+    """The rows are read and written once, and the whole of b is read once."""
     K, N = (b.K, b.N) if isinstance(b, Packed) else b.shape
     M = a.size // K
     beside = sum(array.nbytes for array in options.values() if isinstance(array, np.ndarray) and array.ndim == 2)
@@ -54,13 +55,14 @@ def _matmul(a: np.ndarray, b: Any, **options: Any) -> tuple[str, float, float]:
 
 
 def _matmul_argmax(a: np.ndarray, b: Any, **options: Any) -> tuple[str, float, float]:
-    """The product's operations, though a rung that screens in 8 bits does most of them in another unit."""
+    """The operations of the product. A rung that screens in 8 bits computes most of them in another unit."""
     name, flops, _ = _matmul(a, b.weights)
     return name, flops, a.nbytes + (b.weights.nbytes if b.screen is None else b.nbytes)
 
 
 def _attend(q: np.ndarray, cache: Cache, spans: Any, **options: Any) -> tuple[str, float, float]:
-    """A query and its visible keys: 2 D multiply-adds a head and key; a sequence's keys and values are read once."""
+    """Each query meets its visible keys: 2 D multiply-adds per head and key. A sequence's keys and values are read
+    once."""
     spans = np.asarray(getattr(spans, "array", spans))
     first, count = spans[:, SPAN.first].astype(float), spans[:, SPAN.length].astype(float)
     seen = (count * first + count * (count + 1) / 2).sum()
@@ -72,12 +74,12 @@ def _attend(q: np.ndarray, cache: Cache, spans: Any, **options: Any) -> tuple[st
 
 
 def _append(k: np.ndarray, v: np.ndarray, cache: Cache, spans: Any) -> tuple[str, float, float]:
-    """Rows read, and kept in the cache's type."""
+    """The rows are read, and stored in the cache's type."""
     return "append", 0.0, k.size * 2 * (k.itemsize + _word(cache))
 
 
 def _word(cache: Cache) -> int:
-    """Bytes of a number that is kept."""
+    """Bytes per element of the cache."""
     return 4 if cache.dtype == "float32" else 2
 
 
@@ -97,7 +99,7 @@ COSTS: dict[str, Cost] = {
 
 
 HEAD, TOKENS, IDLE = "LM head and argmax", "choice of tokens, copies", "no kernel runs"
-KERNELS = {  # those that models.decoder starts -> the operation
+KERNELS = {  # kernels that models.decoder launches -> their operation
     "product": "matmul", "split": "limbs of activations", "best_product": HEAD, "best_tile": HEAD,
     "registers": "layernorm", "chunks": "layernorm", "gather": "embedding", "append": "append",
     "attend": "attention, prompts", "append_and_attend": "attention, prompts",
@@ -108,9 +110,9 @@ KERNELS = {  # those that models.decoder starts -> the operation
 
 @contextmanager
 def profiled(roof: Roofs, dtype: str, vocabulary: int) -> Iterator[dict[str, Part]]:
-    """Operation -> Part of all that GPT-2 calls on a CPU inside the block.
+    """Operation -> Part, for all operations that GPT-2 calls on a CPU inside the block.
 
-    An operation that has no entry in COSTS gets its time alone. vocabulary: by it the output matrix is known.
+    An operation without an entry in COSTS gets only its time. vocabulary: the product with this width is the LM head.
     """
     parts: dict[str, Part] = {}
 
@@ -147,9 +149,9 @@ def _is_operation(name: str, value: Any) -> bool:
 
 
 def cpu_profile(run: Callable[[], object], *, size: str, dtype: str, vocabulary: int) -> list[Row]:
-    """One run after another that warms up: a row an operation, the slowest first, and REST.
+    """Profile one run, after another that warms up: one row per operation, the slowest first, and REST.
 
-    In a row `rows` are calls, `label` is the share of the run's time.
+    In a row `rows` is the number of calls, and `label` is the share of the run's time.
     """
     roof = measured_roofs(thread_count())
     run()
@@ -173,9 +175,10 @@ def _row(name: str, part: Part, total: float, roof: Roofs, size: str, dtype: str
 
 
 def operations_of(kernels: list[tuple[str, float]]) -> dict[str, tuple[int, float]]:
-    """Operation -> (kernels, seconds) of kernels (name, seconds) in the order in which they ran.
+    """Operation -> (number of kernels, seconds). kernels: (name, seconds) in the order in which they ran.
 
-    The product whose columns are searched bears the name of the others; what follows it tells.
+    The product whose columns are searched for the largest has the same name as other products. The kernel that runs
+    after it tells them apart.
     """
     found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for (name, seconds), (after, _) in zip(kernels, [*kernels[1:], ("", 0.0)], strict=True):
@@ -186,9 +189,10 @@ def operations_of(kernels: list[tuple[str, float]]) -> dict[str, tuple[int, floa
 
 
 def gpu_profile(run: Callable[[], object], *, size: str, dtype: str) -> list[Row]:
-    """One run after another that warms up: a row an operation, the slowest first, and IDLE.
+    """Profile one run, after another that warms up: one row per operation, the slowest first, and IDLE.
 
-    In a row `rows` are kernels, `label` is the share of the run's time; the profiler's own time is not in it.
+    In a row `rows` is the number of kernels, and `label` is the share of the run's time, which excludes the profiler's
+    time.
     """
     import torch
     from torch.autograd import DeviceType
@@ -219,10 +223,11 @@ def gpu_profile(run: Callable[[], object], *, size: str, dtype: str) -> list[Row
 
 
 def leave() -> NoReturn:
-    """End a process that has profiled, all it had to say written, and free nothing: exit code 0.
+    """End a process that has used the profiler, after its output is written, without freeing anything. The exit code is
+    0.
 
-    PyTorch's profiler may free buffers that the driver's still writes to. A process that had done its work then ended
-    with "double free or corruption" (PyTorch 2.11, CUDA 13.0).
+    PyTorch's profiler may free buffers to which the driver's profiler still writes. A process that had finished its
+    work then ended with "double free or corruption" (PyTorch 2.11, CUDA 13.0).
     """
     sys.stdout.flush()
     sys.stderr.flush()

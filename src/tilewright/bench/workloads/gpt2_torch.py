@@ -1,8 +1,8 @@
-"""GPT-2 in PyTorch as one writes it for speed on a GPU: a static cache, torch.compile, a CUDA graph of the prompts and
-one of a decode step. Greedy, or drawn from the best tokens; all prompts of a batch have one length.
+"""GPT-2 in PyTorch, written for speed on a GPU: a static cache, torch.compile, and two CUDA graphs, one for the prompts
+and one for a decode step. Tokens are greedy, or drawn from the best ones. All prompts of a batch have the same length.
 
-cuBLAS multiplies; what is between the products is fused by torch.compile, layer by layer; attention over the prompts is
-`scaled_dot_product_attention`. Of the prompts only the last position reaches the output matrix.
+cuBLAS computes the products. torch.compile fuses what is between them, layer by layer. Attention over the prompts is
+`scaled_dot_product_attention`. Only the last position of a prompt is multiplied by the output matrix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MATRICES = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 
 
 class StaticGPT2:
-    """A GPT-2 for batches of prompts of one shape, its weights in `dtype` on the GPU."""
+    """A GPT-2 for batches of prompts of one shape, with its weights in `dtype` on the GPU."""
 
     def __init__(self, config: GPT2Config, weights: Mapping[str, np.ndarray], dtype: str, device: str = "cuda"):
         import torch
@@ -44,8 +44,8 @@ class StaticGPT2:
         self.graphs: dict[tuple[int, int, int, int], tuple] = {}
 
     def generate(self, prompts: np.ndarray, tokens: int, batch: int, top_k: int = 1) -> np.ndarray:
-        """Prompts int (n, L) -> int64 (n, tokens), `batch` prompts at a time; the last batch is filled up. top_k: see
-        `gpt2_engines.Engine`."""
+        """Prompts int (n, L) -> int64 (n, tokens). `batch` prompts are computed at a time; the last batch is filled up.
+        top_k: see `gpt2_engines.Engine`."""
         import torch
 
         n = len(prompts)
@@ -59,7 +59,7 @@ class StaticGPT2:
     def _one_batch(self, ids, tokens: int, top_k: int):
         key = *ids.shape, tokens, top_k
         if key not in self.graphs:
-            self.graphs.clear()  # one static cache at a time
+            self.graphs.clear()  # only one static cache exists at a time
             self.graphs[key] = self._captured(*key)
         start, step, state = self.graphs[key]
         state["prompts"].copy_(ids)
@@ -69,7 +69,7 @@ class StaticGPT2:
         return state["tokens"].clone()
 
     def _captured(self, B: int, L: int, tokens: int, top_k: int) -> tuple:
-        """(what computes the prompts, what computes a step, the tensors that they work on)."""
+        """(the graph of the prompts, the graph of a step, the tensors that both use)."""
         import torch
 
         c, device = self.config, self.device
@@ -98,7 +98,7 @@ class StaticGPT2:
         return *calls, state
 
     def start(self, state: dict) -> None:
-        """The prompts, and the first token."""
+        """Compute the prompts and the first token."""
         L = state["prompts"].shape[1]
         x = self.wte[state["prompts"]] + self.wpe[:L]  # (B, L, C)
         for i, layer in enumerate(self.layers):
@@ -107,7 +107,7 @@ class StaticGPT2:
         self._note(x[:, -1], state)
 
     def step(self, state: dict) -> None:
-        """One position more."""
+        """Compute one more position."""
         at = state["at"] + (state["prompts"].shape[1] - 1)
         x = self.wte[state["next"]] + self.wpe[at]  # (B, C)
         for i, layer in enumerate(self.layers):
@@ -121,7 +121,7 @@ class StaticGPT2:
         state["at"].add_(1)
 
     def scale(self, i: int) -> float:
-        """Of layer i's scores."""
+        """The scale of layer i's scores."""
         c = self.config
         scale = math.sqrt(c.n_head / c.n_embd) if c.scale_attn_weights else 1.0
         return scale / (i + 1) if c.scale_attn_by_inverse_layer_idx else scale
@@ -132,7 +132,7 @@ class StaticGPT2:
         return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, self.config.layer_norm_epsilon)
 
     def _mixed(self, x, y, layer):
-        """The rest of a layer after its attention y."""
+        """The rest of a layer, from its attention output y."""
         import torch
 
         (w2, b2), proj, fc, out = layer[2:4], layer[6:8], layer[8:10], layer[10:12]
@@ -159,7 +159,7 @@ class StaticGPT2:
         q, k, v = qkv.view(B, 3, -1, cache.shape[-1]).unbind(1)  # (B, H, D)
         cache[0].index_copy_(2, at, k.unsqueeze(2))
         cache[1].index_copy_(2, at, v.unsqueeze(2))
-        scores = (q.unsqueeze(2).float() * cache[0].float()).sum(-1) * scale  # (B, H, T): no product for one row
+        scores = (q.unsqueeze(2).float() * cache[0].float()).sum(-1) * scale  # (B, H, T)
         hidden = torch.arange(scores.shape[2], device=x.device) > at
         odds = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
         y = (odds.unsqueeze(-1) * cache[1].float()).sum(2).to(x.dtype)
@@ -173,5 +173,5 @@ class StaticGPT2:
             return logits.argmax(dim=-1)
         values, tokens = logits.topk(min(top_k, logits.shape[-1]), dim=-1)
         odds = values.float().softmax(dim=-1)
-        drawn = (odds / torch.empty_like(odds).exponential_()).argmax(dim=-1, keepdim=True)  # multinomial waits for it
+        drawn = (odds / torch.empty_like(odds).exponential_()).argmax(dim=-1, keepdim=True)  # multinomial would wait
         return tokens.gather(1, drawn)[:, 0]

@@ -1,7 +1,7 @@
-"""The same job by 1, 2, 4 ... workers: is it so many times as fast, and are the bytes the same?
+"""The same job by 1, 2, 4 ... workers. The rows say how much faster more workers are, and the bytes must be the same.
 
-Every run is the command line in a process of its own, as a user starts it; when its shards ran is read from its trace.
-Where there are no GPUs a worker is always given as many cores, so that two of them have twice those of one.
+Every run executes the command line in a process of its own, as a user does. The times of its shards are read from its
+trace. On a CPU every worker gets the same number of cores, so that two workers have twice the cores of one.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from tilewright.bench.results import Row
 from tilewright.errors import InternalError, ResourceError
 
 JOBS = ("sentiment", "gpt2", "dcgan", "dcgan-pixels")
-COUNT = {  # records of a run, unless the user says: on an H200 some seconds of one worker, on a CPU some of a core
+COUNT = {  # records of a run if the user names none: seconds of one worker on an H200, or of one core on a CPU
     "cuda": {"sentiment": 50_000_000, "gpt2": 25_600, "dcgan": 200_000, "dcgan-pixels": 340_000},
     "cpu": {"sentiment": 65_536, "gpt2": 512, "dcgan": 512, "dcgan-pixels": 512},
 }
 RECORDS = {"sentiment": "sentences", "gpt2": "prompts", "dcgan": "images", "dcgan-pixels": "images"}
 MODELS = {"sentiment": "textcnn", "gpt2": "gpt2", "dcgan": "dcgan", "dcgan-pixels": "dcgan"}
-# dcgan: float32 values, which all workers write into one file; its pixels: 8 bits each, a file a shard until the merge
+# dcgan: float32 values, which all workers write into one file. dcgan-pixels: 8-bit values, one file per shard
 ENDINGS = {"sentiment": ".bin", "gpt2": ".bin", "dcgan": ".npy", "dcgan-pixels": ".bmp"}
-PROMPT = 16  # tokens of a sentence, and of a prompt
+PROMPT = 16  # tokens of a sentence or of a prompt
 TINY = {  # options of `tilewright init` by model, for tests
     "textcnn": "--vocab-size 50 --hidden-size 8 --num-filters 4 --hidden-sizes 8",
     "gpt2": "--vocab-size 50 --layers 1 --heads 2 --width 8 --context 256",
     "dcgan": "--z-size 4 --channels 8,4,3",
 }
-WARM = 1024  # records of a run that is not measured
-BLOCK = 1 << 20  # rows of an input that are made at a time
-SECONDS = 600  # that a run may take
+WARM = 1024  # records of the run that warms up and is not measured
+BLOCK = 1 << 20  # rows of an input that are generated at a time
+SECONDS = 600  # after which a run is stopped
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """folder: where models, inputs and outputs lie, and stay. workers: how many, ascending from 1. tokens: of gpt2.
+    """folder: where models, inputs and outputs are written; models and inputs stay there. workers: the numbers of
+    workers, ascending from 1. tokens: new tokens of gpt2.
 
-    With the engine mpi a worker is a rank, with ray an actor; both may be on other hosts. launcher: starts ranks where
-    the engine is mpi, "{n}" in it is their number. more: options of every run.
+    With the engine mpi a worker is a rank, with ray an actor. Both may run on other hosts. launcher: the command that
+    starts the ranks, in which "{n}" stands for their number. more: options of every run.
     """
 
     folder: Path
@@ -64,14 +65,14 @@ class Setting:
 
     @property
     def cores(self) -> int:
-        """Of a worker; 0: a GPU."""
+        """Cores of a worker; 0 if it has a GPU."""
         return 0 if self.device == "cuda" else max(len(os.sched_getaffinity(0)) // self.workers[-1], 1)
 
 
 @dataclass(frozen=True)
 class Run:
-    """seconds: of the shards, as `seconds_together` counts; whole: of the process. digest: of the output. hosts,
-    devices: how many different ones the workers had, by the trace."""
+    """seconds: time of the shards, from `seconds_together`. whole: time of the process. digest: SHA-256 of the output.
+    hosts, devices: how many different ones the workers used, according to the trace."""
 
     seconds: float
     whole: float
@@ -82,15 +83,15 @@ class Run:
 
 
 def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
-    """Rows of one of JOBS with `count` records, a row a number of workers.
+    """Rows of one of JOBS with `count` records: one row per number of workers.
 
-    Raises InternalError where a run fails or gives other bytes than that of one worker, ResourceError where the engine
-    is local and this host has fewer cores or GPUs than workers.
+    Raises InternalError if a run fails, or if its bytes differ from those of one worker. Raises ResourceError if the
+    engine is local and this host has fewer cores or GPUs than workers.
     """
     _check(setting)
     command = _prepare(job, count, setting)
     warm = setting.folder / f"{job}.{setting.device}.{setting.dtype}.warm"
-    if not warm.exists():  # kernels are compiled now, and cached
+    if not warm.exists():  # compile the kernels now, so that no measured run compiles
         _run(job, [*command, "--count", str(min(count, WARM))], 1, setting)
         warm.touch()
     rows: list[Row] = []
@@ -107,7 +108,7 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
             Row(
                 op="scaling",
                 rung=f"{setting.engine}, {workers}",
-                size=f"{job}{' (tiny)' * setting.tiny}, {count:,} {RECORDS[job]}",  # tiny rows stand for no real job
+                size=f"{job}{' (tiny)' * setting.tiny}, {count:,} {RECORDS[job]}",  # a tiny model measures no real job
                 dtype=setting.dtype,
                 threads=setting.cores,
                 rows=count,
@@ -144,7 +145,8 @@ def _check(setting: Setting) -> None:
 
 
 def _prepare(job: str, count: int, setting: Setting) -> list[str]:
-    """Makes model and input where they are not there; the verb and what it needs besides the output and --count."""
+    """Make the model and the input if they are missing. Return the verb and its options, without the output and
+    --count."""
     setting.folder.mkdir(parents=True, exist_ok=True)
     model, records = setting.folder / job, setting.folder / f"{job}.{count}.bin"
     if not model.exists():
@@ -178,7 +180,7 @@ def _run(job: str, command: list[str], workers: int, setting: Setting) -> Run:
     else:
         whole += ["--workers", str(workers)]
     environment, cores = dict(os.environ), sorted(os.sched_getaffinity(0))
-    beside = str(Path(sys.executable).parent)  # pip puts mpiexec there
+    beside = str(Path(sys.executable).parent)  # pip installs mpiexec there
     environment["PATH"] = os.pathsep.join(filter(None, (environment.get("PATH"), beside)))
     if setting.device == "cuda" and setting.engine == "local":
         names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(workers)))
@@ -200,14 +202,17 @@ def _run(job: str, command: list[str], workers: int, setting: Setting) -> Run:
 
 
 def seconds_together(shards: list[dict]) -> float:
-    """What all shards would take if all workers had begun together. shards: events of a Chrome trace, a process a
-    worker.
+    """The seconds that all shards would take if all workers had begun at the same time. shards: events of a Chrome
+    trace, in which each process is one worker.
 
-    From the moment at which the last worker has begun, by the share of the work that was done then. That takes workers
-    that idle at the end for slow ones, which is much where shards are few: then, if all began within half a shard, the
-    longest time that a worker was at work counts if it is less. Shards are taken for equally long; the last one of an
-    input may be shorter. What a worker does while it is still alone is not slowed by others: with few shards a worker
-    that begins late flatters.
+    The work after the moment at which the last worker began is counted, in shards and parts of shards. Its rate,
+    applied to all shards, gives the result. At the end some workers are idle, which makes the rate too low, and by much
+    if there are few shards. So if all workers began within half the time of the shortest shard, the result is at most
+    the longest time from a worker's first shard to the end of its last.
+
+    All shards are assumed to have the same size; the last one of an input may be smaller. Before the last worker has
+    begun, the others run faster than later, because fewer workers share the machine. With few shards, a worker that
+    begins late therefore makes the result too small.
     """
     spans: dict[int, tuple[float, float]] = {}
     for event in shards:
@@ -219,13 +224,13 @@ def seconds_together(shards: list[dict]) -> float:
     together = (end - begin) * len(shards) / done
     if begin - min(first for first, _ in spans.values()) <= min(event["dur"] for event in shards) / 2:
         together = min(together, max(last - first for first, last in spans.values()))
-    return together / 1e6  # of µs
+    return together / 1e6  # from microseconds
 
 
 def _call(command: list[str], environment: os._Environ[str] | dict[str, str], cores: list[int] | None = None) -> None:
-    """Raises InternalError, with what it said last, where the command fails."""
+    """Run the command. Raises InternalError with its last lines if it fails."""
     before = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores or before)  # inherited
+    os.sched_setaffinity(0, cores or before)  # the new process inherits it
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

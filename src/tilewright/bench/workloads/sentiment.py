@@ -1,8 +1,10 @@
-"""The sentiment job end to end, beside PyTorch: the course's TextCNN at full size, weights from a seed, real sentences.
+"""The whole job of classifying sentences, compared with PyTorch: the course's TextCNN at full size, with random weights
+and real sentences.
 
-Ours is timed twice: with the token table built inside the run, and with the table in memory, as a run finds it that
-loads a saved one. PyTorch runs the usual network at its fastest batch: on a CPU in the dtype of ours; on a GPU in
-float32 through cuDNN and cuBLAS, without tf32, and compiled in bfloat16. Times run from NumPy ids to NumPy logits.
+tilewright is timed twice: once with the token table built during the run, and once with the table in memory, as in a
+run that loads a saved table. PyTorch runs the usual network with its fastest batch. On a CPU it has tilewright's dtype.
+On a GPU it runs in float32 through cuDNN and cuBLAS, without tf32, and compiled in bfloat16. A time is from NumPy ids
+to NumPy logits.
 """
 
 from __future__ import annotations
@@ -24,24 +26,24 @@ from tilewright.models.initial import random_textcnn
 from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.ops.core.launch import thread_count, threads
 
-SAMPLE = 256  # sentences checked against float64
-TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}  # of the logits: min(absolute, relative)
+SAMPLE = 256  # sentences that are checked against float64
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}  # of the logits: the smaller of the absolute and the relative error
 ROUNDS = 10
 INSIDE, EXISTS = "table inside", "table exists"
-# By device and dtype: the batches of which PyTorch's fastest counts. A compilation takes 20 s.
+# By device and dtype: the batches that are tried to find PyTorch's fastest. A compilation takes 20 s.
 PEER_BATCHES = {
     ("cpu", "float32"): (16, 64, 256),
     ("cpu", "bfloat16"): (16, 64, 256),
     ("cuda", "float32"): (1024, 4096),
     ("cuda", "bfloat16"): (2048,),
 }
-PEER_SENTENCES = {"cpu": 256, "cuda": 4096}  # per round, about a fifth of a second: the rate does not depend on it
+PEER_SENTENCES = {"cpu": 256, "cuda": 4096}  # per round, about 0.2 s; the rate does not depend on it
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A library's call over `sentences` sentences."""
+    """A library's call for `sentences` sentences."""
 
     name: str
     dtype: str
@@ -72,10 +74,11 @@ def bench(
     against: tuple[str, ...] = ("torch",),
     say: Say,
 ) -> list[Row]:
-    """Rows for ids int32 (n, 16) on `count` threads, or on the GPU; SAMPLE of them are checked before any is timed.
+    """Rows for ids int32 (n, 16) on `count` threads, or on the GPU. SAMPLE of the sentences are checked before anything
+    is timed.
 
     If a peer is not installed, a line says so. Raises ResourceError if the GPU is missing, InternalError if the check
-    fails or bits change between runs, UsageError for an unknown peer.
+    fails or two runs differ, UsageError for an unknown peer.
     """
     if unknown := set(against) - {"torch"}:
         raise UsageError(f"no peer is called {', '.join(map(repr, sorted(unknown)))}; the only peer is torch")
@@ -89,7 +92,7 @@ def bench(
     with threads(count):
         start = time.perf_counter()
         model = TextCNN(config, weights, dtype=dtype, device=device)
-        model.logits(ids[:1])  # kernels compiled or fetched, graphs captured
+        model.logits(ids[:1])  # compiles the kernels or loads them, and captures graphs
         prepared_s = time.perf_counter() - start
         say(f"prepared in {prepared_s:.2f} s")
         start = time.perf_counter()
@@ -116,12 +119,13 @@ def _checked(config, weights, ids: np.ndarray, logits: np.ndarray, dtype: str, s
 
 
 def _timed(model: TextCNN, ids: np.ndarray, logits: np.ndarray, first: Timing, peers: list[Peer]) -> dict[str, Timing]:
-    """first: of the run that built the token table. A CPU's table cannot be emptied, so there it is the only one."""
+    """first: the time of the run that built the token table. A CPU's table cannot be emptied, so only this run is timed
+    there."""
     on_gpu = model.backend.name != "cpu"
     names = (INSIDE, EXISTS) if on_gpu else (EXISTS,)
     calls: dict[str, Callable[[], Any]] = {name: lambda: model.logits(ids) for name in names}
     calls |= {peer.name: peer.run for peer in peers}
-    # a call after one that met new tokens checks for more of them: so one sentence goes first
+    # the call after one with new tokens checks again for new tokens, so one sentence is computed before each timed call
     before = {INSIDE: model.tokens.forget, EXISTS: lambda: model.logits(ids[:1])} if on_gpu else {}
     same = SameResults(dict.fromkeys(names, logits))
     found = interleave(
@@ -137,7 +141,7 @@ def _timed(model: TextCNN, ids: np.ndarray, logits: np.ndarray, first: Timing, p
 def _rows(
     total: int, timings: dict[str, Timing], peers: list[Peer], common: dict[str, Any], ours: dict[str, Any]
 ) -> Iterator[Row]:
-    """common: columns of all rows; ours: of our rows, which name the fastest peer."""
+    """common: columns of all rows. ours: columns of tilewright's rows, which also name the fastest peer."""
     of_peer = {peer.name: peer for peer in peers}
     rates = {
         name: (of_peer[name].sentences if name in of_peer else total) / timing.median_s
@@ -162,7 +166,7 @@ def _rows(
 
 
 def _peers(config, weights, ids: np.ndarray, dtype: str, device: str, say: Say) -> Iterator[Peer]:
-    """PyTorch at its fastest batch; on a GPU in float32, if that is ours, and compiled in bfloat16."""
+    """PyTorch with its fastest batch. On a GPU it runs in float32 if tilewright does, and compiled in bfloat16."""
     try:
         import torch
     except ModuleNotFoundError as missing:
@@ -180,7 +184,7 @@ def _peers(config, weights, ids: np.ndarray, dtype: str, device: str, say: Say) 
 
 
 def torch_windows(torch, filters, bias) -> Callable:
-    """x (n, L, C) -> (n, O, positions), as oneDNN's product with packed weights. filters: (O, C, K); a window of K
+    """x (n, L, C) -> (n, O, positions), as a product of oneDNN with packed weights. filters: (O, C, K). A window of K
     tokens is a row of K C adjacent elements."""
     O, C, K = filters.shape
     packed = torch.ops.mkldnn._reorder_linear_weight(filters.transpose(1, 2).reshape(O, K * C).contiguous(), 16)
@@ -197,7 +201,7 @@ def torch_windows(torch, filters, bias) -> Callable:
 def torch_network(
     torch, config, weights, kind: str, device: str, *, compiled: bool, windows: bool = False
 ) -> Callable[[np.ndarray], object]:
-    """PyTorch's run of int64 ids on the host; logits come back to it."""
+    """A function that runs PyTorch's network on int64 ids in host memory, and returns the logits there."""
     dtype = getattr(torch, kind)
     w = {name: torch.from_numpy(np.array(array)).to(device, dtype) for name, array in weights.items()}
     layers = range(len(config.hidden_sizes) + 1)
@@ -230,7 +234,7 @@ def torch_network(
 
 
 def _fastest(name: str, kind: str, run: Callable[[np.ndarray], object], ids: np.ndarray, device: str, say: Say) -> Peer:
-    """The peer in its fastest batch, over PEER_SENTENCES of the sentences."""
+    """The peer with its fastest batch, measured on PEER_SENTENCES of the sentences."""
     tokens = ids[: PEER_SENTENCES[device]].astype(np.int64)
     sizes = [size for size in PEER_BATCHES[device, kind] if size <= len(tokens)] or [len(tokens)]
     calls = {str(size): partial(run, tokens[:size]) for size in sizes}

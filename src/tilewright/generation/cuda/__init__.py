@@ -1,1 +1,1 @@
-"""Text generation on a GPU: lanes of sequences, the decode state, and drawing tokens on the device."""
+"""Text generation on a GPU: lanes of sequences, the decode state, and sampling of tokens on the device."""

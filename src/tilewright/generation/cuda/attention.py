@@ -1,4 +1,4 @@
-"""Keys and values on a GPU, and the batches that attend to them: of prompts, and of one new position per sequence."""
+"""Keys and values on a GPU, and two batches that attend to them: one of prompts, one of single new positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.ops.attention import Cache, DeviceCache, append, append_and_atte
 from tilewright.ops.core.arrays import one_of
 from tilewright.ops.core.gpu.tensors import FLOATS, torch_dtype
 
-SHARE = 0.7  # of the GPU's free memory, for keys and values unless the caller says
+SHARE = 0.7  # share of the GPU's free memory that keys and values take by default
 
 
 class State(Protocol):
@@ -27,7 +27,7 @@ class State(Protocol):
 
 
 class CudaAttention:
-    """See `decoder.Attention`. free: the decode state of the last engine, for the next one."""
+    """See `decoder.Attention`. free: the decode state of the last engine, which the next one reuses."""
 
     def __init__(self, sizes: Sizes, dtype: str, backend: Backend) -> None:
         one_of("generate", "dtype", dtype, FLOATS)
@@ -37,7 +37,7 @@ class CudaAttention:
 
     @property
     def memory(self) -> int:
-        """A share of the memory that is free, the last engine's included."""
+        """A share of the free memory. The memory of the last engine counts as free."""
         if self.device == "cpu":
             return 1 << 30
         free, _ = torch.cuda.mem_get_info(self.device)
@@ -53,7 +53,7 @@ class CudaAttention:
         ]
 
     def leave(self, caches: list[Cache]) -> None:
-        """The decode state owns them."""
+        """Nothing to do: the decode state owns the caches."""
 
     def cache_bytes(self, length: int) -> int:
         """Bytes of one sequence's keys and values in all layers."""
@@ -71,7 +71,7 @@ class PromptBatch:
     def __init__(
         self, backend: Cuda, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray
     ) -> None:
-        (cache, *_), (last, alone) = caches, last_rows(spans)  # all layers have one shape
+        (cache, *_), (last, alone) = caches, last_rows(spans)  # all layers have the same shape
         self.caches, self.dtype, self.every = caches, cache.dtype, len(last) == len(ids)
         self.ids, self.positions = backend.upload(ids), backend.upload(positions.astype(np.int32))
         self.spans = checked_spans(spans, cache, len(ids))
@@ -98,7 +98,7 @@ class PromptBatch:
         return x, attend(q, cache, spans, scale=scale, new=new, out=out)
 
     def output(self, work: Workspace, rows: int, columns: int) -> Tensor:
-        """In the caches' dtype: only matrix products read them."""
+        """A buffer in the caches' dtype, because only matrix products read it."""
         return hidden_states(work, rows, columns, self.dtype)
 
 
@@ -133,5 +133,5 @@ class DecodeBatch:
 
 
 def hidden_states(work: Workspace, rows: int, columns: int, dtype: str) -> Tensor:
-    """The buffer of hidden states: that of the last pass, if it had as many rows."""
+    """The buffer of hidden states: that of the last pass, if it had the same number of rows."""
     return work.take("final", rows, columns, dtype)

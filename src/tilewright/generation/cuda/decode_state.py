@@ -1,7 +1,7 @@
 """The state of sequences on a GPU while they are decoded.
 
-A decode step - embedding, all layers, the next token - reads and writes tensors at fixed addresses. Therefore it is
-captured once per number of rows as a CUDA graph and then replayed: the host queues a step in microseconds.
+A decode step computes the embedding, all layers and the next token. It reads and writes tensors at fixed addresses. So
+it is captured as a CUDA graph, once per number of rows, and then replayed: the host queues a step in microseconds.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tilewright.generation.cuda.drawing import Drawing, Draws
 from tilewright.generation.decoder import Decoder
 from tilewright.ops.attention.operands import SPAN
 
-STEPS = 128  # steps whose tokens are stored before they are copied to the host
+STEPS = 128  # the tokens of so many steps are stored before they are copied to the host
 PREFILLS = 16  # batches of prompts that are remembered
-FINE = 16  # numbers of rows between two powers of two for which a graph is captured
+FINE = 16  # between two powers of two, graphs are captured for so many numbers of rows
 
 
 class Prefill(NamedTuple):
     """A captured prefill: the CUDA graph, the batch that it reads, the hidden states that it writes, and how often the
-    workspace had grown."""
+    workspace had grown before."""
 
     graph: torch.cuda.CUDAGraph
     batch: PromptBatch
@@ -34,11 +34,11 @@ class Prefill(NamedTuple):
 
 
 class DecodeState:
-    """Slots for the keys and values of sequences, and the tensors of a decode step of up to `rows` of them.
+    """Slots for the keys and values of sequences, and the tensors of a decode step of up to `rows` sequences.
 
     ids int64 (rows,); positions, slots int32 (rows,): the token that row i reads next, its position and its slot; a
-    slot of -1 is empty. tokens int64 (STEPS + 1, rows): the tokens of each step, -1 where a row's logits are not
-    finite. draws: whether tokens are drawn; else the best ones are taken.
+    slot of -1 is empty. tokens int64 (STEPS + 1, rows): the tokens of each step, -1 if a row's logits are not finite.
+    draws: whether tokens are sampled; otherwise the best ones are chosen.
     """
 
     def __init__(self, model: Decoder, attention: CudaAttention, slots: int, length: int, rows: int) -> None:
@@ -52,16 +52,17 @@ class DecodeState:
         self.slots = torch.full_like(self.positions, -1)
         self.best = torch.zeros(rows, dtype=torch.int64, device=self.device), torch.zeros(rows, device=self.device)
         self.tokens = torch.zeros(STEPS + 1, rows, dtype=torch.int64, device=self.device)
-        self.line = torch.zeros(1, dtype=torch.int64, device=self.device)  # of tokens, that the next step writes
+        self.line = torch.zeros(1, dtype=torch.int64, device=self.device)  # the next step writes it
         self.drawing: Drawing | None = None
         self.draws = False
-        self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph | None] = {}  # by rows, draws; None: it was run once
+        self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph | None] = {}  # by (rows, draws); None: it ran once
         self.pool: Pool | None = None  # the memory that all graphs share
-        self.prefills: dict[bytes, Prefill | None] = {}  # by the spans of the prompts; None: they came once
-        self._step(rows)  # the workspace has its full size before a graph stores its address
+        self.prefills: dict[bytes, Prefill | None] = {}  # by the spans of the prompts; None: they were seen once
+        self._step(rows)  # the workspace reaches its full size before a graph stores its address
 
     def start(self, ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, draws: Draws | None = None) -> None:
-        """The sequences of the next steps: int (n,) each. draws: how their tokens are drawn, None: the best ones."""
+        """Set the sequences of the next steps: int (n,) each. draws: how their tokens are sampled; None: choose the
+        best ones."""
         n, R = len(ids), len(self.ids)
         table = np.zeros((3, R), np.int32)
         table[:, :n], table[2, n:] = (ids, positions, slots), -1
@@ -76,7 +77,7 @@ class DecodeState:
             self.drawing.start(draws)
 
     def _new_drawing(self) -> Drawing:
-        """If need be, in the memory of the prompts' workspace."""
+        """Allocate the sampling tensors if necessary, from the memory of the prompts' workspace."""
         try:
             drawing = Drawing(self.model, self.device, len(self.ids), STEPS)
         except torch.cuda.OutOfMemoryError:
@@ -89,8 +90,8 @@ class DecodeState:
     def prefill(self, ids: np.ndarray, positions: np.ndarray, spans: np.ndarray) -> torch.Tensor:
         """Hidden states (n, C) after n prompts, see `Decoder.forward`.
 
-        Prompts without a shared prefix are captured if a batch with the same spans came before: a job has many lanes
-        full of prompts of one length.
+        Prompts without a shared prefix are captured as a graph if a batch with the same spans was seen before, because
+        a job has many lanes full of prompts of the same length.
         """
         key = spans.tobytes()
         known = self.prefills.get(key)
@@ -120,21 +121,24 @@ class DecodeState:
         return self.pool
 
     def choose(self, hidden: torch.Tensor, first: int) -> None:
-        """Rows from `first` on start with the tokens after hidden (n, C)."""
+        """Set the tokens that follow hidden (n, C) as the first tokens of the rows from `first` on."""
         self.ids[first : first + len(hidden)] = self._next_tokens(hidden, first=first)
 
     def _next_tokens(
         self, hidden: torch.Tensor, *, first: int = 0, out: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """int64 (n,): of rows from `first` on, -1 where their logits are not finite."""
+        """The next tokens int64 (n,) of rows from `first` on, -1 if a row's logits are not finite."""
         if self.draws and self.drawing is not None:
             return self.drawing.tokens(hidden, self.line, first)
         tokens, logits = self.model.best(hidden, out=out)
         return torch.where(logits.isfinite(), tokens, -1)
 
     def decode(self, n: int, steps: int) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        """Queue `steps` decode steps of the first n rows. Returns tokens int64 (1 + steps, n) on the host and the event
-        of their copy (None: it is done). Line 0 holds the tokens that the rows started with."""
+        """Queue `steps` decode steps of the first n rows.
+
+        Returns tokens int64 (1 + steps, n) on the host, and the event of their copy; None: the copy is done. Line 0 has
+        the tokens with which the rows started.
+        """
         self.tokens[0].copy_(self.ids)
         self.line.fill_(1)
         R = self.rounded(n)
@@ -154,12 +158,13 @@ class DecodeState:
         return hidden_states(self.work, self.rounded(n), self.model.sizes.width, self.caches[0].dtype)[:n]
 
     def rounded(self, n: int) -> int:
-        """A number of rows of at least n, one of few."""
+        """The smallest of a few numbers of rows that is at least n."""
         unit = max(8, (1 << max(n - 1, 1).bit_length()) // (2 * FINE))
         return min(-(-n // unit) * unit, len(self.ids))
 
     def step(self, R: int) -> None:
-        """One step of the first R rows: run the first time, which compiles its kernels; captured the second time."""
+        """Run one step of the first R rows. The first time it is run, which compiles its kernels; the second time it is
+        captured."""
         kind = R, self.draws
         if not self.backend.captures or kind not in self.graphs:
             self.graphs[kind] = None
@@ -176,6 +181,6 @@ class DecodeState:
         batch = DecodeBatch(ids, positions, self.slots[:R], self.caches, self.sizes[1])
         hidden = self.model.forward(batch, self.work)
         ids.copy_(self._next_tokens(hidden, out=(self.best[0][:R], self.best[1][:R])))
-        positions.add_(1).clamp_(max=self.sizes[1] - 1)  # finished sequences run on until the host knows
+        positions.add_(1).clamp_(max=self.sizes[1] - 1)  # finished ones run on until the host knows
         self.tokens.index_copy_(0, self.line, self.ids[None])
         self.line.add_(1).clamp_(max=STEPS)

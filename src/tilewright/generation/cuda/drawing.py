@@ -1,7 +1,7 @@
-"""Tokens drawn on the GPU. The rules of a lane's rows and the random numbers of the steps ahead are uploaded before
-they are needed, so that a step that draws is queued and captured like one that takes the best token.
+"""Sampling of tokens on the GPU. The rules of a lane's rows and the random numbers of the next steps are uploaded
+before they are needed. So a step that samples is queued and captured like a step that chooses the best token.
 
-The random numbers are those of `random_numbers.uniforms`, computed by the host while the GPU works on another lane.
+The random numbers are those of `random_numbers.uniforms`. The host computes them while the GPU works on another lane.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.ops.sample import Rules, draw, rules
 from tilewright.ops.sample.operands import FLOAT
 
-LOGITS_BYTES = 256 << 20  # of logits at a time
+LOGITS_BYTES = 256 << 20  # bytes of logits that are computed at a time
 
 
 class Draws(NamedTuple):
-    """How the tokens of n rows are drawn. floats float64 (n, 5), integers int64 (n, 5): rules, see `ops.sample.Rules`.
-    uniforms: float64 (1 + steps, n), the random numbers of the tokens after the prefill and after each step."""
+    """How the tokens of n rows are sampled. floats float64 (n, 5), integers int64 (n, 5): rules, see
+    `ops.sample.Rules`. uniforms: float64 (1 + steps, n), the random numbers of the tokens after the prefill and after
+    each step."""
 
     floats: np.ndarray
     integers: np.ndarray
@@ -33,30 +34,31 @@ class Draws(NamedTuple):
 def draws_of(
     params: list[SamplingParams], each: np.ndarray, streams: np.ndarray, first: np.ndarray, steps: int
 ) -> Draws:
-    """The draws of n rows. Row i has params[each[i]] and streams[i], uint32 (n, 4). first: (n,), the index in its
-    completion of the token that line 0 of the uniforms is for."""
+    """The sampling of n rows. Row i has params[each[i]] and streams[i], uint32 (n, 4). first: (n,), the index within
+    its completion of the token to which line 0 of the uniforms belongs."""
     floats, integers, *_ = rules_of(params)
-    at = np.maximum(first + np.arange(1 + steps)[:, None], 0)  # a row without a prefill draws no token in line 0
+    at = np.maximum(first + np.arange(1 + steps)[:, None], 0)  # a row without a prefill samples no token with line 0
     drawn = uniforms(np.tile(streams, (len(at), 1)), at.ravel()).reshape(at.shape)
     return Draws(floats[each], integers[each], drawn)
 
 
 def rules_of(params: list[SamplingParams]) -> Rules:
-    """The rules of `params`, whose random numbers are set later."""
+    """The rules of `params`. Their random numbers are set later."""
     limits = [p.top_k for p in params], [p.top_p for p in params], [p.min_p for p in params]
     return rules(np.zeros(len(params)), limits, temperature=[p.temperature for p in params])
 
 
 class Drawing:
-    """Tensors that a lane's rows are drawn with. rows: at most. steps: at most, between two copies to the host."""
+    """The tensors with which a lane's rows are sampled. rows: the most. steps: the most between two copies to the
+    host."""
 
     def __init__(self, model: Decoder, device: str, rows: int, steps: int) -> None:
-        self.model = model  # `model` is the decode state's proxy: nothing here keeps it alive
+        self.model = model  # `model` is the decode state's proxy, so this reference does not keep the model alive
         self.floats = torch.zeros(rows, 5, dtype=torch.float64, device=device)
         self.integers = torch.zeros(rows, 5, dtype=torch.int64, device=device)
         self.uniforms = torch.full((steps + 1, rows), 0.5, dtype=torch.float64, device=device)
         self.chosen = torch.zeros(rows, dtype=torch.int64, device=device)
-        V = model.sizes.vocabulary  # a captured step needs its logits at one address
+        V = model.sizes.vocabulary  # a captured step needs its logits at a fixed address
         self.logits = torch.empty(min(max(1, LOGITS_BYTES // (4 * V)), rows), V, device=device)
 
     @property
@@ -65,7 +67,7 @@ class Drawing:
         return sum(part.nbytes for part in (self.floats, self.integers, self.uniforms, self.chosen, self.logits))
 
     def start(self, given: Draws) -> None:
-        """The draws of the next prefill and steps."""
+        """Set the rules and random numbers of the next prefill and steps."""
         (lines, n), backend = given.uniforms.shape, self.model.backend
         assert isinstance(backend, Cuda)
         upload = backend.upload
@@ -74,8 +76,8 @@ class Drawing:
         self.uniforms[:lines, :n].copy_(upload(given.uniforms))
 
     def tokens(self, hidden: torch.Tensor, line: torch.Tensor, first: int = 0) -> torch.Tensor:
-        """int64 (n,) for rows from `first` on, -1 where the logits of hidden (n, C) are not finite. line: int64 (1,) on
-        the GPU, of the uniforms."""
+        """int64 (n,) for rows from `first` on, -1 if the logits of hidden (n, C) are not finite. line: int64 (1,) on
+        the GPU, the index of the line of the uniforms."""
         n, part = len(hidden), len(self.logits)
         floats, integers, chosen = (rows[first : first + n] for rows in (self.floats, self.integers, self.chosen))
         floats[:, FLOAT.u].copy_(self.uniforms.index_select(0, line)[0, first : first + n])

@@ -1,9 +1,9 @@
-"""Continuous batching on a GPU, queued so far ahead that the GPU never waits for the host.
+"""Continuous batching on a GPU. Work is queued so far ahead that the GPU never waits for the host.
 
-Sequences run in lanes, greedy ones in some and sampled ones in others. A launch queues the prefill of all prompts that
-fit into a lane, and after it as many decode steps as the lane surely needs. Meanwhile the host reads requests, fills
-another lane, and collects the tokens of an earlier launch. Sequences whose logits or text the host must check take one
-step at a time, as on a CPU (`step`).
+Sequences run in lanes; greedy and sampled ones run in different lanes. A launch queues the prefill of all prompts that
+fit into a lane, and after it as many decode steps as the lane is certain to need. Meanwhile the host reads requests,
+fills another lane, and collects the tokens of an earlier launch. If the host must check the logits or the text of a
+sequence, it runs one step at a time, as on a CPU (`step`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tilewright.generation.cuda.sequences import Queue, Sequences
 from tilewright.generation.engine import END, Engine
 from tilewright.generation.sequences import Answers, Block, Generated, Group, Request
 
-PENDING_BYTES = 2 << 30  # of requested answers: as many of 1,024 tokens as the window has are fewer
-LOGITS_BYTES = 64 << 20  # of logits at a time; a sort for log-probabilities takes nine times as much
+PENDING_BYTES = 2 << 30  # bytes of requested answers; a window full of answers of 1,024 tokens takes less
+LOGITS_BYTES = 64 << 20  # bytes of logits at a time; sorting them for log-probabilities takes nine times as much
 
 
 class CudaEngine(Engine):
@@ -35,13 +35,13 @@ class CudaEngine(Engine):
     scheduler: LaneScheduler
 
     def reset(self) -> None:
-        """No request is known, and no memory held."""
+        """Forget all requests and free the memory."""
         self.scheduler, self.answers = LaneScheduler(self.model, self.memory, self.seed), Answers()
         self.in_flight: deque[Lane] = deque()
-        self.partial: dict[int, list[Generated]] = {}  # by request: finished completions, while others are not
+        self.partial: dict[int, list[Generated]] = {}  # by request, until all are finished
 
     def read(self, source: Iterator[Request | Block | None]) -> bool:
-        """As `Engine.read`."""
+        """See `Engine.read`."""
         scheduler, found, more = self.scheduler, list[Request](), 0  # more: sequences of `found`
         while more + scheduler.waits < self.ahead and self.may_read():
             item = next(source, END)
@@ -85,13 +85,13 @@ class CudaEngine(Engine):
             self.collect(self.in_flight.popleft())
 
     def stepped(self) -> None:
-        """Not told: the scheduler does not count the work that is left in lanes."""
+        """Does not call `after_step`, because the scheduler does not count the work that is left in lanes."""
 
     def step(self) -> list[Group]:
-        """One token for each sequence that the host checks. Returns the groups that are complete now."""
+        """Compute one token for each sequence that the host checks. Returns the groups that are complete now."""
         running = self.scheduler.running
         admitted = self.scheduler.admit(PROMPT_ROWS, len(running))
-        if not self.scheduler.caches_keys:  # the prompts and all tokens since are computed again
+        if not self.scheduler.caches_keys:  # compute the prompts and all tokens after them again
             running, admitted = [], running + admitted
         self.scheduler.running, complete, state = [], list[Group](), self.scheduler.state
         assert state is not None
@@ -112,8 +112,8 @@ class CudaEngine(Engine):
         return complete
 
     def launch(self, lane: Lane) -> bool:
-        """Admit waiting sequences to the lane and queue their prefill and its next decode steps. False if there is
-        nothing to do."""
+        """Admit waiting sequences to the lane, and queue their prefill and its next decode steps. Returns False if
+        there is nothing to do."""
         decoded = lane.decoded = len(lane)
         admitted = self.scheduler.admit_to(lane)
         if not decoded and not len(admitted):
@@ -140,7 +140,7 @@ class CudaEngine(Engine):
         return True
 
     def draws(self, lane: Lane, steps: int) -> Draws | None:
-        """How a lane's next tokens are drawn; None if it is greedy."""
+        """How a lane's next tokens are sampled; None if the lane is greedy."""
         if not lane.queue.sampled:
             return None
         batch, decoded = lane.sequences, np.arange(len(lane)) < lane.decoded
@@ -149,8 +149,8 @@ class CudaEngine(Engine):
         return draws_of(params, each, batch.stream, batch.count - batch.prompt - decoded, steps)
 
     def prefill(self, prompts: Sequences) -> Iterator[tuple[Sequences, torch.Tensor]]:
-        """(prompts, hidden states (n, C) after them): all prompts at once, or in halves if the GPU's memory does not
-        suffice. The hidden states are valid until the next ones."""
+        """(prompts, hidden states (n, C) after them): all prompts at once, or in halves if they do not fit into the
+        GPU's memory. The hidden states are valid until the next ones are requested."""
         state = self.scheduler.state
         assert state is not None
         try:
@@ -169,14 +169,14 @@ class CudaEngine(Engine):
         yield from self.prefill(prompts.pick(slice(half, None)))
 
     def collect(self, lane: Lane) -> None:
-        """Append the tokens of a lane's launch to its sequences, and finish sequences that end with them."""
+        """Append the tokens of a lane's launch to its sequences, and finish the sequences that end with them."""
         assert lane.tokens is not None
         if lane.copied is not None:
             lane.copied.synchronize()
         batch, found = lane.sequences, lane.tokens.numpy().T  # (n, 1 + steps)
         lane.tokens = None
         column, rows = np.arange(found.shape[1]), np.arange(len(batch))
-        first = (rows < lane.decoded).astype(np.int64)  # decoded ones have the token of the first column already
+        first = (rows < lane.decoded).astype(np.int64)  # decoded rows had the first column's token before
         failed, stopped = found < 0, np.zeros(found.shape, bool)
         for kind in np.unique(batch.kind):
             if stops := self.stop_tokens(int(kind)):
@@ -195,12 +195,12 @@ class CudaEngine(Engine):
         lane.sequences = batch.pick(~(done | again))
 
     def stop_tokens(self, kind: int) -> list[int]:
-        """The tokens that end a sequence with these parameters."""
+        """The tokens that end a sequence with the parameters of this number."""
         params = self.scheduler.params[kind]
         return [*params.stop_token_ids, *(() if params.ignore_eos else self.eos)]
 
     def finish(self, queue: Queue, done: Sequences, failed: np.ndarray, stopped: np.ndarray) -> None:
-        """Answers of finished sequences, and of all requests that wait for the same answer."""
+        """Take the answers of finished sequences, and give them to all requests that wait for the same answer."""
         counts, texts = done.count - done.prompt, done.completions()
         columns = done.request, done.index, done.kind, counts, texts, failed, stopped
         for request, index, kind, count, row, bad, stop in zip(*(column.tolist() for column in columns), strict=True):
@@ -215,21 +215,22 @@ class CudaEngine(Engine):
             self.answers.ready |= dict.fromkeys([request, *queue.others.pop(request, ())], answer)
 
     def finite(self, hidden: Array) -> np.ndarray:
-        """As `Engine.finite`."""
+        """See `Engine.finite`."""
         return hidden.isfinite().all(1).cpu().numpy()  # type: ignore[attr-defined]
 
     def rows_of_logits(self) -> tuple[int, int]:
-        """As `Engine.rows_of_logits`."""
+        """See `Engine.rows_of_logits`."""
         return max(1, LOGITS_BYTES // (4 * self.model.sizes.vocabulary)), LOGITS_BYTES
 
     def logits(self, hidden: Array) -> Array:
-        """On the GPU, where they are sampled; where kernels run as Python, as the CPU's."""
+        """The logits on the GPU, where they are sampled. If kernels run as Python code, they are on the CPU."""
         logits = self.model.logits(hidden)
         return logits if logits.is_cuda else logits.numpy()  # type: ignore[attr-defined]
 
 
 def retry(queue: Queue, bad: Sequences) -> None:
-    """Queue sequences again, for a prefill without a copied prefix: the prefix may come from a bad prompt."""
+    """Queue sequences again, for a prefill without a copied prefix: their prefix may come from a prompt with bad
+    values."""
     if len(bad):
         bad.tokens[np.arange(len(bad)), bad.prompt] = -1
         bad.count, bad.apart, bad.shares = bad.prompt.copy(), np.ones(len(bad), bool), np.zeros(len(bad), bool)

@@ -1,4 +1,5 @@
-"""Which sequences run on a GPU. They run in lanes, so that the GPU computes one lane while the host updates another."""
+"""Which sequences run on a GPU. They run in lanes, so that the host can update one lane while the GPU computes
+another."""
 
 from __future__ import annotations
 
@@ -18,20 +19,21 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.scheduler import Scheduler
 from tilewright.generation.sequences import Block
 
-LANES = 3  # one on the GPU, one queued after it, one in the host's hands
-LANE = 2560  # sequences of a lane
-PROMPT_ROWS = 1 << 16  # of prompts in a pass
-STOPPING = 16  # steps ahead where a token may end a sequence before its limit
-WASTE = 8  # steps of sequences that go on, for one step of a finished sequence
-ROUND = 16  # positions: slots are a multiple of them long, so that the next engine finds a state of its size
+LANES = 3  # one runs on the GPU, one is queued after it, the host works on one
+LANE = 2560  # the most sequences of a lane
+PROMPT_ROWS = 1 << 16  # rows of prompts in a pass
+STOPPING = 16  # the most steps that are queued if a token may end a sequence before its limit
+WASTE = 8  # useful rows for each row that is computed for a finished sequence
+ROUND = 16  # the length of slots is a multiple of so many positions, so that the next engine can reuse the state
 REMEDY = "stop what else runs on it, or run on the CPU"
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Sequences that are advanced together, and the queue they come from.
+    """Sequences that are decoded together, and the queue from which they come.
 
-    decoded: sequences before the last launch, which had no prefill in it. tokens, copied: see `DecodeState.decode`.
+    decoded: number of sequences of the lane before the last launch, which needed no prefill in it. tokens, copied: see
+    `DecodeState.decode`.
     """
 
     queue: Queue
@@ -45,8 +47,8 @@ class Lane:
 
 
 class LaneScheduler(Scheduler):
-    """A `Scheduler` with lanes. Requests that need tokens only, chosen by the logits alone, run in lanes; the others,
-    which the host checks at each step, run as on a CPU. So do all without a KV cache."""
+    """A `Scheduler` with lanes. A request runs in a lane if it needs only tokens, and if these follow from the logits
+    alone. For other requests the host checks every step, as on a CPU. Without a KV cache all requests run so."""
 
     recomputed = LANES * PROMPT_ROWS
 
@@ -56,7 +58,7 @@ class LaneScheduler(Scheduler):
         self.attention, self.most = model.attention, LANE
         self.greedy, self.sampled = Queue(False, shares=self.shares), Queue(True)
         self.lanes = [Lane(self.greedy) for _ in range(LANES)]
-        self.params: dict[int, SamplingParams] = {}  # by their kind
+        self.params: dict[int, SamplingParams] = {}  # by the number of their kind
         self.state: DecodeState | None = None
 
     @property
@@ -75,7 +77,7 @@ class LaneScheduler(Scheduler):
         return self.waits > 0 or self.is_busy
 
     def queue(self, block: Block, first: int) -> None:
-        """Sequences of a block, for a lane. first: number of its first request."""
+        """Put the sequences of a block into the queue of a lane. first: number of its first request."""
         params, n, numbers = block.params, block.params.n, np.arange(first, first + len(block.prompts))
         kind = self.kind_of(params)
         self.params[kind] = params
@@ -89,17 +91,17 @@ class LaneScheduler(Scheduler):
         (self.greedy if params.greedy else self.sampled).add(new)
 
     def forget_kinds(self, most: int) -> None:
-        """Keep the parameters of unfinished sequences only, if there are more than `most`."""
+        """If there are more than `most`, keep only the parameters of unfinished sequences."""
         if len(self.params) > most:
             parts = [self.greedy.sequences, self.sampled.sequences, *(lane.sequences for lane in self.lanes)]
             used = np.unique(np.concatenate([part.kind for part in parts]))
             self.params = {kind: self.params[kind] for kind in used.tolist()}
 
     def admit_to(self, lane: Lane) -> Sequences:
-        """Waiting sequences for a lane, as many as have a free slot, sorted by their tokens.
+        """Waiting sequences for a lane, as many as there are free slots, sorted by their tokens.
 
-        If sequences of one kind (greedy or sampled) wait and no lane runs that kind, the first lane admits nothing
-        more: it runs empty, and then takes that kind.
+        If sequences of one kind (greedy or sampled) wait and no lane runs that kind, the first lane admits no more
+        sequences. When it is empty, it changes to that kind.
         """
         running, both = len(lane), [queue for queue in (self.greedy, self.sampled) if len(queue)]
         served = [each.queue for each in self.lanes if len(each)]
@@ -108,18 +110,18 @@ class LaneScheduler(Scheduler):
             queue.order()
         longer = any(queue.sequences.limit[0] > self.length for queue in both)
         if longer and not self.is_busy:
-            self.allocate()  # longer slots are allocated once no sequence uses these
+            self.allocate()  # longer slots are allocated when no sequence uses these any more
         elif longer or (running and unserved and lane is self.lanes[0]):
             return Sequences.none()
         if not running:
             lane.queue = max(unserved or both or [lane.queue], key=len)
         admitted = lane.queue.take(min(self.most - running, len(self.free_slots)), self.length)
-        self.free_slots.sort(reverse=True)  # the same slots for the same lane, whose prefill may be captured
+        self.free_slots.sort(reverse=True)  # the same slots again: the lane's prefill may be captured
         admitted.slot = np.array([self.free_slots.pop() for _ in range(len(admitted))], np.int64)
         return admitted
 
     def allocate(self) -> None:
-        """A decode state for the longest waiting sequence, with as many slots as the memory holds."""
+        """Allocate a decode state for the longest waiting sequence, with as many slots as fit into the memory."""
         limits = [s.limit for s in self.waiting]
         limits += [int(queue.sequences.limit.max(initial=0)) for queue in (self.greedy, self.sampled)]
         self.length = min(-(-max(limits) // ROUND) * ROUND, self.context)
@@ -130,16 +132,16 @@ class LaneScheduler(Scheduler):
         self.free_slots = list(range(slots))[::-1]
 
     def _new_state(self, slots: int) -> DecodeState:
-        """The state that the last engine has left, if it has these sizes; else a new one, with half as many slots until
-        the GPU's memory suffices."""
+        """The state of the last engine, if it has these sizes. Otherwise a new one, with half as many slots until it
+        fits into the GPU's memory."""
         while True:
             sizes = slots, self.length, -(-slots // LANES)
             left, self.attention.free = self.attention.free, None
             if isinstance(left, DecodeState) and left.sizes == sizes:
                 return left
             if left is not None:
-                del left  # before new memory is taken
-                torch.cuda.empty_cache()  # PyTorch would keep caches of shorter slots beside the new ones
+                del left  # free it before new memory is allocated
+                torch.cuda.empty_cache()  # otherwise PyTorch would keep the caches of shorter slots
             try:
                 return DecodeState(self.model, self.attention, *sizes)
             except torch.cuda.OutOfMemoryError as error:
@@ -155,13 +157,13 @@ class LaneScheduler(Scheduler):
             self.attention.free, self.state = self.state, None
 
     def release(self) -> None:
-        """As `Scheduler.release`."""
+        """See `Scheduler.release`."""
         self.release_state()
 
     def steps_for(self, kinds: np.ndarray, left: np.ndarray, stops: Callable[[int], list[int]]) -> int:
-        """Steps to queue for sequences that may still get `left` tokens (n,).
+        """The number of steps to queue for sequences that may still get `left` tokens (n,).
 
-        As many as compute at most one row for a sequence that has its tokens already per WASTE useful rows.
+        It is the largest for which rows of sequences that are already finished are at most one in WASTE useful rows.
         """
         n = len(left)
         most = min(int(left.max()), STOPPING if any(stops(int(kind)) for kind in np.unique(kinds)) else STEPS)
@@ -172,5 +174,5 @@ class LaneScheduler(Scheduler):
 
 
 def fits_a_lane(params: SamplingParams) -> bool:
-    """True if only tokens are needed, chosen by the logits alone, and only tokens end them."""
+    """True if a request needs only tokens, if these follow from the logits alone, and if only tokens end them."""
     return params.logprobs is None and params.plain and not params.min_tokens and not params.stop

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-SAVED = 16  # prefixes are copied if that saves at least one row of prompts in so many; copies have their own kernels
+SAVED = 16  # copy a prefix if that saves one of so many rows of prompts; copies need other kernels
 
 
 @dataclass(slots=True, eq=False)
 class Sequences:
-    """n sequences; int64 (n,) unless stated.
+    """n sequences, as columns; int64 (n,) unless stated.
 
-    request: its number. index: of the completion. kind: number of its parameters. stream uint32 (n, 4): the name of its
-    random numbers. prompt: tokens of the prompt. count: tokens now. limit: tokens at most. slot: -1 before it is
-    admitted. apart bool: its prefix must not be copied. shares bool: it was. tokens (n, width): -1 after count.
+    request: its number. index: of the completion. kind: the number of its parameters. stream uint32 (n, 4): identifies
+    its random numbers. prompt: number of tokens of the prompt. count: number of tokens now. limit: the largest number
+    of tokens. slot: -1 before it is admitted. apart bool: its prefix must not be copied. shares bool: its prefix was
+    copied. tokens (n, width): -1 after count.
     """
 
     request: np.ndarray
@@ -54,12 +55,12 @@ class Sequences:
         return len(self.request)
 
     def pick(self, rows: np.ndarray | slice) -> Sequences:
-        """The sequences of a mask, an index or a slice."""
+        """The sequences that a mask, an index or a slice selects."""
         return Sequences(*(getattr(self, name)[rows] for name in NAMES))
 
     @classmethod
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
-        """All parts, one after the other."""
+        """All parts, one after another."""
         some = [part for part in parts if len(part)] or list(parts[:1])
         if len(some) == 1:
             return some[0]
@@ -69,7 +70,7 @@ class Sequences:
         return cls(*(np.concatenate([getattr(part, name) for part in some]) for name in NAMES))
 
     def widen(self, width: int) -> None:
-        """Make tokens (n, width) at least."""
+        """Widen tokens to at least (n, width)."""
         n, now = self.tokens.shape
         if now < width:
             wide = np.full((n, width), -1, np.int64)
@@ -77,16 +78,16 @@ class Sequences:
             self.tokens = wide
 
     def ordered(self) -> Sequences:
-        """Sorted by their tokens, so that neighbours have the longest common prefixes."""
+        """The sequences sorted by their tokens, so that neighbours have the longest common prefixes."""
         width = self.tokens.shape[1]
         if len(self) < 2 or width == 0:
             return self
-        keys = (self.tokens + 1).astype(">u4").view(f"S{4 * width}")[:, 0]  # big-endian bytes sort like the integers
+        keys = (self.tokens + 1).astype(">u4").view(f"S{4 * width}")[:, 0]  # big-endian: sorts like integers
         return self.pick(np.lexsort((self.kind, keys)))
 
     def once(self) -> tuple[Sequences, list[tuple[int, int]]]:
-        """`ordered`, without sequences whose prompt and parameters equal an earlier one's; and pairs (request of the
-        earlier one, request that was dropped)."""
+        """`ordered`, without sequences whose prompt and parameters equal those of an earlier one. Also the pairs
+        (request of the earlier one, request that was dropped)."""
         rows = self.ordered()
         again = np.zeros(len(self), bool)
         again[1:] = (rows.tokens[1:] == rows.tokens[:-1]).all(axis=1) & (rows.kind[1:] == rows.kind[:-1])
@@ -95,7 +96,7 @@ class Sequences:
         return (rows.pick(~again), pairs) if pairs else (rows, [])
 
     def append(self, found: np.ndarray, first: np.ndarray, ends: np.ndarray) -> None:
-        """Columns first to ends (n,) of found (n, m) become each row's next tokens."""
+        """Append columns first to ends (n,) of found (n, m) to the tokens of each row."""
         column = np.arange(found.shape[1])
         rows, at = np.nonzero((column >= first[:, None]) & (column < ends[:, None]))
         count = self.count + ends - first
@@ -138,9 +139,10 @@ NAMES = [field.name for field in fields(Sequences)]
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """Sequences that wait for a lane. sampled: equal ones differ. shares: equal greedy ones are computed once.
+    """Sequences that wait for a lane. sampled: equal ones get different tokens. shares: equal greedy ones are computed
+    once.
 
-    others: number of a request -> numbers of requests with the same answer.
+    others: number of a request -> numbers of other requests that get the same answer.
     """
 
     sampled: bool
@@ -153,11 +155,11 @@ class Queue:
         return len(self.sequences)
 
     def add(self, new: Sequences) -> None:
-        """More of them."""
+        """Add sequences."""
         self.sequences, self.is_ordered = Sequences.joined([self.sequences, new]), False
 
     def order(self) -> None:
-        """Sort by tokens, and drop equal greedy ones if they share an answer."""
+        """Sort by tokens. Drop greedy sequences that equal another one, if they share an answer."""
         if self.is_ordered:
             return
         self.is_ordered = True
@@ -169,7 +171,7 @@ class Queue:
             self.others.setdefault(request, []).extend([other, *self.others.pop(other, ())])
 
     def take(self, most: int, length: int) -> Sequences:
-        """Remove and return the first ones, at most so many, whose limits are all within `length`."""
+        """Remove and return the first sequences, at most `most`, all with limits of at most `length`."""
         within = np.append(self.sequences.limit[:most] > length, True)
         n = int(np.argmax(within))
         taken, self.sequences = self.sequences.pick(slice(n)), self.sequences.pick(slice(n, None))

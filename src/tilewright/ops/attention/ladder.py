@@ -1,9 +1,9 @@
 """The rungs of attention, for all engines.
 
-A kernel is called as kernel(q, cache, spans, look, out): q (rows, heads * D) with contiguous rows, float32 or bfloat16
-as the cache is, and out float32 or bfloat16; bfloat16 heads have an even width and begin at whole words. Keys and
-values of a span's rows are in the cache, or in `look.new`, and then the kernel writes them to the cache first. On a GPU
-the arguments are torch tensors, a DeviceCache, and DeviceSpans or Steps.
+A kernel is called as kernel(q, cache, spans, options, out). q: (rows, heads * D) with contiguous rows, of the cache's
+dtype, float32 or bfloat16. out: float32 or bfloat16. bfloat16 heads have an even width, and begin at whole words. The
+keys and values of a span's rows are in the cache, or in `options.new`; then the kernel first writes them to the cache.
+On a GPU the arguments are torch tensors, a DeviceCache, and DeviceSpans or Steps.
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung
@@ -28,10 +28,10 @@ ladder = Ladder(
          idea="one kernel; the scores of a query stay in L1",
          kernel="attention.cpu.fused:attend"),
     Rung("cpu.vectors", after="cpu.fused", needs=CPU_BOTH,
-         idea="a panel of keys is scored at once, rows of values as vectors; threads draw heads",
+         idea="a panel of keys is scored at once, rows of values as vectors; threads take heads",
          kernel="attention.cpu.blocks:attend", options={"rows": ONE_QUERY}),
     Rung("cpu.blocks", after="cpu.vectors", needs=CPU_BOTH, chosen=True,
-         idea="a block of queries shares each loaded key and value; threads draw heads of sequences",
+         idea="a block of queries shares each loaded key and value; threads take heads of sequences",
          kernel="attention.cpu.blocks:attend"),
     Rung("cpu.tiles", after="cpu.blocks", needs=(on("cpu", "bfloat16"), amx_tiles, divides("D", 32)), chosen=True,
          idea="16 queries by 16 keys, and weights by values, in AMX tiles; softmax with queries along lanes",

@@ -20,7 +20,7 @@ ladder = Ladder(
          idea="one element after the other",
          kernel="batchnorm.cpu.naive:normalise"),
     Rung("cpu.vectors", after="cpu.naive", needs=CPU, chosen=True,
-         idea="whole vectors of channels; threads draw rows",
+         idea="whole vectors of channels; threads take rows",
          kernel="batchnorm.cpu.vectors:normalise"),
     Rung("simt.naive", needs=SIMT, chosen=True,
          idea="one thread per element; scale and shift of each channel come from a kernel before",

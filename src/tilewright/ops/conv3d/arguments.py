@@ -1,4 +1,4 @@
-"""What conv3d's arguments mean, whichever device they are on: the window, and weights as the chosen rung wants them."""
+"""Interprets conv3d's arguments, for all devices: the window, and weights as the chosen rung wants them."""
 
 import operator
 from dataclasses import replace

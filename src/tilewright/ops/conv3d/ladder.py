@@ -67,7 +67,7 @@ SHORT_ROWS = at_most("KH", LONGEST), at_most("KW", LONGEST)
 ladder = Ladder(
     "conv3d",
     Rung("cpu.naive", needs=CPU,
-         idea="six loops; the sum stays in a register until it is complete; threads draw planes",
+         idea="six loops; the sum stays in a register until it is complete; threads take planes",
          kernel="conv3d.cpu.naive:convolve"),
     Rung("cpu.taps", after="cpu.naive", needs=CPU,
          idea="SIMD over the window: the taps are one run of vectors, reduced once at the end; threads over z",

@@ -2,7 +2,7 @@
 
 A kernel of rank one costs KD + KH + KW products per output, not KD * KH * KW. One step of alternating least squares
 refines the leading singular vectors. The terms of its sums have one sign, so each factor is accurate to its smallest
-element, and a slab of zero taps gives an exact zero.
+element, and a slab of zero taps (elements of the filter) gives an exact zero.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Outputs on a GPU that no tap reaches: a kernel shorter than the stride leaves some."""
+"""Outputs on a GPU that no tap (one element of the filter) reaches: a kernel shorter than the stride leaves some."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
 """Arguments of a conv_transpose2d rung, checked and without a None, and the geometry of one axis.
 
 Along one axis, output r = stride * j + i is the sum of x[j + d] * weights[k] over the pairs (d, k) of `Axis.taps(i)`.
-All outputs of phase i use the same taps, one stride apart. So they are an ordinary convolution of x with a smaller
-kernel. j is called a position: it has one output in every phase. This polyphase view is Crochiere and Rabiner's,
-"Multirate Digital Signal Processing", 1983.
+All outputs of phase i use the same taps (elements of the filter), one stride apart. So they are an ordinary convolution
+of x with a smaller kernel. j is called a position: it has one output in every phase. This polyphase view is Crochiere
+and Rabiner's, "Multirate Digital Signal Processing", 1983.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """Kernels of the phases, and Winograd's F(2, 3) along both axes: what it multiplies, and how large its terms are.
 
-Two neighbouring positions along an axis read four inputs d of x through a window of three taps g:
+Two neighbouring positions along an axis read four inputs d of x through a window of three taps (elements of the filter)
+g:
 
     y[0] = d0 g0 + d1 g1 + d2 g2        m0 = (d0 - d2) g0                       y[0] = m0 + m1 + m2
     y[1] = d1 g0 + d2 g1 + d3 g2        m1 = (d1 + d2) (g0 + g1 + g2) / 2       y[1] = m1 - m2 - m3

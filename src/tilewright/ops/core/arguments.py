@@ -1,7 +1,7 @@
-"""How a public function checks its arguments and allocates its result, on the CPU (HOST) and on a GPU (DEVICE).
+"""Checks the arguments of public functions, and allocates their results: HOST for the CPU, DEVICE for a GPU.
 
-`arguments_of(x)` returns the one for the memory of x. Both have the same methods, so one public function serves NumPy
-arrays and torch tensors. Messages have the form "op: x is ...; ... is wanted".
+`arguments_of(x)` returns HOST or DEVICE, depending on the memory of x. Both have the same methods, so one public
+function serves NumPy arrays and torch tensors. Messages have the form "op: x is ...; ... is wanted".
 """
 
 from typing import Any, NamedTuple
@@ -180,7 +180,7 @@ class Device:
         return work.x, work.target
 
     def put_back(self, work: RowOperands, written) -> None:
-        """Nothing: the kernel has written to the target itself."""
+        """Do nothing, because the kernel has written to the target itself."""
 
     def finish(self, caller, result, target):
         """Copy the target to the result, and return it as the kind of array that the caller passed."""

@@ -1,9 +1,9 @@
-"""Which kernel runs, and why: the whole dispatch of the project.
+"""Chooses the kernel of an operation. All dispatch of the project is here.
 
-The ladder of an operation is a table of rungs in its `ladder.py`. Each rung is one idea, declared once, as data: the
-command line, the tests, the bench and the docs read that table. The rungs stand in order, from naive to fast, for all
-engines. The last one that is marked `chosen` and takes the problem runs. The problem does not contain the number of
-rows in the batch, so the choice cannot depend on it.
+The ladder of an operation is a table of rungs (kernels) in its `ladder.py`. Each rung is one idea, declared once, as
+data: the command line, the tests, the bench and the docs read that table. The rungs are in order, from naive to fast,
+for all engines. The last rung that is marked `chosen` and accepts the problem runs. The problem does not contain the
+number of rows in the batch, so the choice cannot depend on it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ BLOCKS = (64, 128, 256, 512, 1024)  # threads per block that a sweep tries on a 
 
 
 class Memory(NamedTuple):
-    """Bytes of a rung's weights. prepared: as it keeps them. preparing: what exists besides, at most, while `prepare`
-    runs, the caller's weights excluded. entry: of each entry of a table that the rung fills as inputs arrive, 0 for a
-    rung without one."""
+    """Bytes of a rung's weights.
+
+    prepared: of the prepared weights. preparing: the most that exists in addition while `prepare` runs, without the
+    caller's weights. entry: per entry of a table that the rung fills as inputs arrive; 0 for a rung without a table.
+    """
 
     prepared: int = 0
     preparing: int = 0
@@ -38,20 +40,19 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Rung:
-    """One idea of a ladder.
+    """One kernel of a ladder, which adds one idea.
 
-    name: engine, then idea: "cpu.packed". idea: one sentence, what changes from the rung `after`. kernel: path of the
-    function that runs it, "softmax.cpu.vectors:normalise" in `tilewright.ops`; it is imported when the rung first runs.
-    A rung that is not of the project may hold the function itself. options: keyword arguments of that function.
-    swept: the options that `tilewright sweep` may change, each with the values that it takes by default; the function
-    raises Refused for a value that cannot run. prepare: path of the function that lays weights out for it; None where
-    the kernel takes the plain array. memory: path of the function that says what the prepared weights take, as
-    memory(problem) -> Memory; None where the rung prepares nothing. Each thread of a kernel has at most
-    `launch.SCRATCH_BYTES` of scratch besides. calls: the other operations that its kernel and its `prepare` run, with
-    rungs of their own. needs: what the problem and the machine must offer. limit: a need that depends on the swept
-    options, which it takes as keywords after the problem. slow: needs without which the rung runs, but is not chosen.
-    chosen: it may run by default; otherwise it is there to be taught, measured, forced. c: the constant
-    of its error bound, in the units of the operation's `problem.bound`.
+    name: engine, then idea, as in "cpu.packed". idea: one sentence on what changes from the rung `after`. kernel: path
+    in `tilewright.ops` of the function that runs it, as in "softmax.cpu.vectors:normalise"; it is imported when the
+    rung first runs. A user's own rung may hold the function itself. options: keyword arguments of that function. swept:
+    the options that `tilewright sweep` may change, each with its default values; the function raises Refused for a
+    value that cannot run. prepare: path of the function that packs the weights; None if the kernel takes the plain
+    array. memory: path of a function memory(problem) -> Memory for the prepared weights; None if nothing is prepared.
+    (Each thread of a kernel has at most `launch.SCRATCH_BYTES` of scratch in addition.) calls: other operations that
+    the kernel and `prepare` run, with rungs of their own. needs: requirements on the problem and the machine. limit: a
+    requirement that depends on the swept options, which it takes as keywords after the problem. slow: requirements
+    without which the rung can run, but is not chosen. chosen: True if it may run by default; otherwise it exists to be
+    taught, measured and forced. c: the constant of its error bound, in the units of the operation's `problem.bound`.
     """
 
     name: str
@@ -82,7 +83,8 @@ class Rung:
 
     @cached_property
     def taken(self) -> set[Hashable]:
-        """The problems that it accepted inside `trying`. Asking its needs again costs more than a small kernel."""
+        """The problems that it accepted inside `trying`, cached: checking its needs takes longer than a small
+        kernel."""
         return set()
 
     def varied(self, **options: Any) -> Rung:
@@ -115,7 +117,7 @@ def _imported(path: str | Callable) -> Callable:
 
 
 def in_words(problem: Hashable) -> str:
-    """The fields of a problem: "N=768, K=64, float32 on cpu". A flag is named if it is true."""
+    """The fields of a problem as text: "N=768, K=64, float32 on cpu". A flag is named only if it is true."""
     if not is_dataclass(problem):
         return str(problem)
     given = {each.name: getattr(problem, each.name) for each in fields(problem)}
@@ -134,8 +136,7 @@ def _plain(value: Hashable) -> str:
 
 
 class _Forced(NamedTuple):
-    """The rungs that are forced, by operation or by layer ("matmul@2"), and what has chosen a rung since: operations,
-    and layers with a rung of their own."""
+    """The forced rungs by operation or by layer ("matmul@2"), and the operations and layers that have run since."""
 
     rungs: dict[str, str | Rung]
     ran: set[str]
@@ -154,14 +155,14 @@ def operations() -> tuple[str, ...]:
 
 @contextmanager
 def using(**rungs: str) -> Iterator[None]:
-    """`with using(matmul="cpu.packed"):` forces a rung; it raises `Refused` rather than fall back.
+    """`with using(matmul="cpu.packed"):` forces a rung (kernel). If the rung cannot run, `Refused` is raised.
 
-    Nests; other ops keep theirs. It holds for the operation wherever it runs, also beneath another one.
-    `using(**{"conv_transpose2d@3": "simt.gather"})` forces it for one layer: the third call of the operation in a
-    model's forward pass. A layer's own rung wins over that of its operation. Raises UsageError for an operation that
-    does not exist, Refused for a rung that it does not have; a model raises UsageError for a layer that it does not
-    have. Warns at the end of the block if other operations chose a rung in it and this one did not: then forcing its
-    rung had no effect.
+    Blocks may be nested; other operations keep their rungs. The rung is used wherever the operation runs, also inside
+    another operation. `using(**{"conv_transpose2d@3": "simt.gather"})` forces a rung for one layer: the third call of
+    the operation in a model's forward pass. A layer's rung takes precedence over that of its operation. Raises
+    UsageError for an unknown operation, and Refused for an unknown rung. A model raises UsageError for a layer that it
+    does not have. A warning at the end of the block says if the rung had no effect: if other operations ran in the
+    block, but this one did not.
     """
     with forcing(**rungs) as ran:
         yield
@@ -173,7 +174,7 @@ def using(**rungs: str) -> Iterator[None]:
 
 @contextmanager
 def forcing(**rungs: str) -> Iterator[set[str]]:
-    """As `using`, without its warning. Yields the set of what chooses a rung in the block, see `_Forced`."""
+    """As `using`, without the warning. Yields the set of operations and layers that run in the block, see `_Forced`."""
     named = [(split_target(target)[0], name) for target, name in rungs.items()]
     if unknown := {op for op, _ in named} - set(operations()):
         names = ", ".join(f"{op}{suggestion(op, operations())}" for op in sorted(unknown))
@@ -186,9 +187,9 @@ def forcing(**rungs: str) -> Iterator[set[str]]:
 
 @contextmanager
 def trying(op: str, rung: Rung) -> Iterator[None]:
-    """Force a rung that need not be in the ladder of `op`: one with other options, or a kernel of the user's own.
+    """Force a rung that is not in the ladder of `op`: one with other options, or a user's own kernel.
 
-    A job, which passes the names of rungs to its workers, does not take it.
+    Jobs refuse it, because they pass only the names of rungs to their workers.
     """
     with _inside({op: rung}):
         yield
@@ -196,7 +197,7 @@ def trying(op: str, rung: Rung) -> Iterator[None]:
 
 @contextmanager
 def _inside(rungs: Mapping[str, str | Rung]) -> Iterator[set[str]]:
-    """Force these rungs besides the outer ones. Yields the operations that choose a rung inside."""
+    """Force these rungs in addition to the outer ones. Yields the set of operations that run in the block."""
     outer = _forced.get()
     token = _forced.set(inner := _Forced({**outer.rungs, **rungs}, set()))
     try:
@@ -209,10 +210,9 @@ def _inside(rungs: Mapping[str, str | Rung]) -> Iterator[set[str]]:
 
 @contextmanager
 def preferring(**rungs: str) -> Iterator[None]:
-    """Choose these rungs inside, except for operations that a caller forces with `using`: his choice always wins.
+    """Within the block, use these rungs, unless the caller has forced another one with `using`.
 
-    For an operation that runs on another one. Raises Refused, as every forced rung does, where the caller's choice
-    does not take the problem.
+    It is for an operation that calls another one. Raises Refused if the rung that the caller has forced cannot run.
     """
     chosen = _forced.get().rungs
     with forcing(**{op: name for op, name in rungs.items() if op not in chosen}):
@@ -220,8 +220,10 @@ def preferring(**rungs: str) -> Iterator[None]:
 
 
 def forced() -> dict[str, str]:
-    """The rungs that are forced here, by operation, for a job that forces them where it works. The job says which of
-    them have no effect, so `using` does not. Raises Refused inside `trying`."""
+    """The rungs that are forced now, by operation. A job forces them in its workers.
+
+    The job itself reports rungs without effect, so `using` does not. Raises Refused inside `trying`.
+    """
     rungs, ran = _forced.get()
     named: dict[str, str] = {}
     for op, rung in rungs.items():
@@ -248,9 +250,9 @@ def check_layers(model: str, calls: Mapping[str, int]) -> None:
 
 
 class Ladder:
-    """The table of one operation's rungs, each declared after the one that it stands on.
+    """The table of one operation's rungs. Each rung is declared after the rung that it improves.
 
-    taught: no job of the project runs this operation by default; it is there to be taught and measured.
+    taught: True if no job runs this operation by default; it exists to be taught and measured.
     """
 
     def __init__(self, op: str, *rungs: Rung, taught: bool = False):
@@ -266,7 +268,7 @@ class Ladder:
         self._chosen = lru_cache(maxsize=1024)(self._choose)
 
     def check_name(self, name: str) -> None:
-        """Raises Refused for a rung that is not there."""
+        """Raises Refused for an unknown rung."""
         if name not in self.rungs:
             near = suggestion(name, self.rungs)
             raise Refused(f"{self.op} has no rung {name!r}{near}; it has {', '.join(self.rungs)}")
@@ -288,7 +290,7 @@ class Ladder:
         raise Refused("\n".join(lines + [f"  {name}: {'; '.join(why)}" for name, why in reasons.items()]))
 
     def table(self) -> str:
-        """All rungs as text, those of missing engines, too: idea, kernel, needs, and whether it may be chosen."""
+        """All rungs as text, including those of missing engines: idea, kernel, needs, and whether it may be chosen."""
         lines = [f"{self.op}: no job runs it by default; it is there to be taught"] if self.taught else [self.op]
         for rung in self.rungs.values():
             lines.append(f"{rung.name}  ({'chosen where it can run' if rung.chosen else 'taught'})")
@@ -308,9 +310,9 @@ class Ladder:
         return "\n".join(lines)
 
     def choose(self, problem: Hashable) -> Rung:
-        """The rung that will run `problem` here and now.
+        """The rung that runs `problem` on this machine, given the rungs that are forced now.
 
-        Raises Refused if a forced rung refuses it, or if none accepts it.
+        Raises Refused if the forced rung cannot run the problem, or if no rung can.
         """
         rungs, ran = _forced.get()
         if not rungs:

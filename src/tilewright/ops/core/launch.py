@@ -1,7 +1,7 @@
-"""Threads for CPU kernels. All threads run the same kernel, and each draws its next task from a shared counter.
+"""Threads for CPU kernels. All threads run the same kernel, and each takes its next task from a shared counter.
 
 Work is not divided in advance, so a core that is slow or shared takes fewer tasks. A task's result does not depend on
-the thread that computes it, so results have the same bits for any number of threads. `team.py` has the threads.
+the thread that computes it, so results have the same bits for any number of threads. `team.py` starts the threads.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def run_on_threads(kernel: Kernel, *args, tasks: int, words: int) -> None:
 
 
 def launch(kernel: Kernel, *args, tasks: int, words: int, alone: bool = False) -> None:
-    """Run `kernel(*args, tasks, scratch)` on min(tasks, threads) threads. Each draws tasks until none is left.
+    """Run `kernel(*args, tasks, scratch)` on min(tasks, threads) threads. Each takes tasks until none is left.
 
     The kernel's last two arguments are `simd.TASKS`, for `simd.draw`, and float32 scratch, `words` per thread.
     alone: use the calling thread only, for work that takes less time than waking another thread.

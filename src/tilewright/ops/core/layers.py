@@ -1,7 +1,7 @@
 """Layers of a model, so that a rung can be forced for one of them: "conv_transpose2d@3" is the third call of it.
 
-A model numbers its own calls of an operation from 1 in the order of its forward pass, and says so with `layer`. What a
-rung calls beneath such an operation has no number, unless the rung numbers its calls itself.
+A model numbers its calls of an operation from 1 in the order of its forward pass, and passes the number to `layer`.
+Calls inside an operation's rung have no number, unless the rung numbers them itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _current: ContextVar[Mapping[str, int]] = ContextVar("layer", default=_NONE)
 
 
 class layer:
-    """`with layer(conv_transpose2d=3):` the calls of this operation inside are those of the model's third layer.
+    """Within `with layer(conv_transpose2d=3):`, calls of this operation belong to the model's third layer.
 
-    It replaces an outer one: operations that run beneath this one have no number.
+    It replaces an outer `layer` block: operations that run inside this one have no number.
     """
 
     __slots__ = ("numbers", "token")
@@ -35,16 +35,16 @@ class layer:
 
 
 def target_of(op: str, rungs: Mapping[str, object]) -> str:
-    """What forces a rung of `op` here: "op@n" if `rungs` has it for the current layer n, else `op`."""
+    """The key in `rungs` that applies to `op` now: "op@n" if `rungs` has one for the current layer n, else `op`."""
     number = _current.get().get(op)
     target = f"{op}@{number}"
     return target if number and target in rungs else op
 
 
 def split_target(target: str) -> tuple[str, int | None]:
-    """("conv_transpose2d", 3) of "conv_transpose2d@3"; without a layer the number is None.
+    """Split "conv_transpose2d@3" into ("conv_transpose2d", 3). Without a layer the number is None.
 
-    Raises UsageError for what is no layer's number.
+    Raises UsageError for an invalid number.
     """
     op, at, number = target.partition("@")
     if not at:
@@ -56,7 +56,7 @@ def split_target(target: str) -> tuple[str, int | None]:
 
 
 def wrong_layers(targets: Mapping[str, object], calls: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """(target, what is wrong with it) of layers that a model does not have. calls: how often it calls operations."""
+    """Yield (target, error) for layers that a model does not have. calls: how often it calls each operation."""
     for target in targets:
         op, number = split_target(target)
         if number is None:

@@ -1,6 +1,7 @@
-"""The needs of rungs. A need is a function of the problem that returns the reason for a refusal, or None.
+"""The needs (requirements) of rungs. A need is a function of the problem that returns the reason for a refusal, or
+None.
 
-Its docstring says what the rung needs, for `tilewright ladder OP --list`.
+Its docstring describes the need, for `tilewright ladder OP --list`.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the operations on rows have in common: the problem that the choice of a rung depends on, and the test cases."""
+"""The problem and the test cases that all operations on rows share. The choice of a rung depends on the problem."""
 
 import math
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class RowCase:
     device: str = "cpu"
 
     def details(self) -> tuple[str, ...]:
-        """Words of the name for what only this operation has."""
+        """Further words of the name, for fields that only this operation has."""
         return ()
 
     @property

@@ -15,7 +15,7 @@ def as_rows(array: np.ndarray) -> np.ndarray:
 
 
 def draw_rows(kernel, *args, out: np.ndarray, words: int) -> None:
-    """Run kernel(*args, out, step, tasks, scratch) on threads that draw `step` rows of `out` per task.
+    """Run kernel(*args, out, step, tasks, scratch) on threads. A task is `step` rows of `out`.
 
     words: float32 of scratch per thread.
     """

@@ -1,8 +1,8 @@
 """Helper threads that start a kernel within microseconds, without Python.
 
-Waking a thread that sleeps takes 80 to 400 us on a virtual machine; a matrix product of one row takes 100. So a helper
-that has finished a kernel polls for the next one about as long before it sleeps. Polling, starting and waiting are
-compiled code: no thread of a launch holds Python's lock, so other Python threads run meanwhile.
+Waking a sleeping thread takes 80 to 400 us on a virtual machine; a matrix product of one row takes 100 us. So a helper
+that has finished a kernel polls for the next one for about that time before it sleeps. Polling, starting and waiting
+are compiled code. No thread of a launch holds the GIL, so other Python threads run meanwhile.
 
 All threads share one int64 array, the control array. It holds a header with the job, the job's frame (the kernel's
 arguments, flattened to 64-bit words by `simd/frames.py`), and one slot per helper. A launch takes these steps:
@@ -96,7 +96,7 @@ def _await_helpers(control, helpers):
 
 @simd.kernel(types.void(simd.COUNTERS, types.int64), name="threads.serve")
 def serve(control, slot):
-    """A helper's whole life: wait for a job, run its kernel with this helper's scratch as the last argument, repeat."""
+    """The loop of a helper thread: wait for a job, run its kernel, repeat. The kernel gets this helper's scratch."""
     if simd.exchange(control, slot + CLAIMED, 1):
         return  # the slot has a helper: an interrupt came after it started and before `_make_ready` recorded it
     while True:
@@ -113,7 +113,7 @@ def serve(control, slot):
 
 
 def _run_job(control, helpers, address, args):
-    """A launch: run the kernel at `address` with the tuple of arguments `args`, here and on the helpers."""
+    """Launch the kernel at `address` with the tuple of arguments `args`, in this thread and on the helpers."""
     control[KERNEL], control[INTEGERS] = address, write_frame(control, JOB_FRAME, args)
     for helper in range(helpers):
         slot = SLOTS + helper * SLOT

@@ -1,4 +1,5 @@
-"""What correlate's kernels are told: axes, byte offsets of the elements outside x, tiles, offsets of taps in a tile.
+"""The arguments of correlate's kernels: axes, byte offsets of the elements outside x, tiles, and offsets of taps
+(elements of the filter) in a tile.
 
 A kernel has four loops, so every problem has four axes here: w, z, y and x, from outer to inner. A *tile* is a block of
 outputs. A thread copies it with its halo, all elements that its taps read, to its scratch as float64.

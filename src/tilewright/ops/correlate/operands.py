@@ -1,4 +1,5 @@
-"""Operands of a correlate rung: taps in the order of their sum, and the border, what stands for elements outside x."""
+"""Operands of a correlate rung: the taps (elements of the filter) in the order in which they are summed, and the
+border, which gives the elements outside x."""
 
 from dataclasses import dataclass, replace
 

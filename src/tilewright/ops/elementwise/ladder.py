@@ -21,7 +21,7 @@ ladder = Ladder(
          idea="one element after the other, by the C library's functions in float64",
          kernel="elementwise.cpu.naive:apply"),
     Rung("cpu.vectors", after="cpu.naive", needs=CPU, chosen=True,
-         idea="whole vectors through a polynomial of our own; threads draw pieces",
+         idea="whole vectors through a polynomial of our own; threads take pieces",
          kernel="elementwise.cpu.vectors:apply"),
     Rung("simt.naive", needs=SIMT,
          idea="one thread per element, by the C library's functions in float64",

@@ -20,7 +20,7 @@ ladder = Ladder(
          idea="one element after the other",
          kernel="embedding.cpu.naive:gather"),
     Rung("cpu.rows", after="cpu.naive", needs=CPU, chosen=True,
-         idea="whole rows as vectors; threads draw rows and prefetch the next ones",
+         idea="whole rows as vectors; threads take rows and prefetch the next ones",
          kernel="embedding.cpu.rows:copy_rows"),
     Rung("simt.naive", needs=SIMT,
          idea="one thread per element of out, and each reads its row's id",

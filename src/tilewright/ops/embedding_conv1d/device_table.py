@@ -1,9 +1,9 @@
 """The token table on a GPU: each token that has occurred has a slot, which holds its rows for all taps.
 
 The idea is that of `token_table`. Here a token's rows are computed together, in one product by the weights of all taps
-side by side. That is 19 % more rows than occur in the course's sentences, but one product instead of 24, and each
-product ends with idle multiprocessors. A slot is reused for another token without moving rows. The host alone knows
-which token has which slot: it turns ids into slots, and kernels read slots.
+(elements of the filter) side by side. That is 19 % more rows than occur in the course's sentences, but one product
+instead of 24, and each product ends with idle multiprocessors. A slot is reused for another token without moving rows.
+The host alone knows which token has which slot: it turns ids into slots, and kernels read slots.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,9 +1,9 @@
-"""The token table on the CPU: a cache of rows, one per pair of token and tap.
+"""The token table on the CPU: a cache of rows, one per pair of token and tap (one position in the filter).
 
 A convolution over embeddings is linear in each token: y[position] = bias + sum over taps of E[token] @ W[tap]. The row
-E[token] @ W[tap] is the same at every position, so it is computed once and cached. Only pairs that occur are computed:
-a word that only occurs first in a sentence needs the first tap of each branch and no other. A batch never needs more
-rows than the direct convolution has products, so the table never does more work.
+E[token] @ W[tap] is the same at every position, so it is computed once and cached. Only
+pairs that occur are computed: a word that only occurs first in a sentence needs the first tap of each branch and no
+other. A batch never needs more rows than the direct convolution has products, so the table never does more work.
 
 When rows no longer fit, the least used are evicted, and a batch that needs more rows than the table holds is split in
 two. None of this changes a result: a row's bits depend on the token and the tap alone. Neural language models call this

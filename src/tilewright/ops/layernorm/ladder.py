@@ -21,7 +21,7 @@ ladder = Ladder(
          idea="one element after the other: mean, variance, result",
          kernel="layernorm.cpu.naive:normalise"),
     Rung("cpu.vectors", after="cpu.naive", needs=CPU, chosen=True,
-         idea="whole vectors, four partial sums of each kind; threads draw rows",
+         idea="whole vectors, four partial sums of each kind; threads take rows",
          kernel="layernorm.cpu.vectors:normalise"),
     Rung("simt.naive", needs=SIMT,
          idea="one thread per row: mean, variance, result",

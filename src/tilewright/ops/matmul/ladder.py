@@ -44,7 +44,7 @@ ladder = Ladder(
          idea="explicit vectors: four rows x two vectors of out stay in registers along all of K",
          kernel="matmul.cpu.vectors:multiply"),
     Rung("cpu.packed", after="cpu.vectors", needs=CPU, chosen=True,
-         idea="operands packed in the order of use, a block of out in registers; threads draw blocks",
+         idea="operands packed in the order of use, a block of out in registers; threads take blocks",
          kernel="gemm.cpu.loops:multiply", options={"kind": "float32"}, prepare="gemm.cpu.pack:pack_panels",
          memory="gemm.memory:panels"),
     Rung("cpu.widened", after="cpu.packed", needs=CPU_BFLOAT16, chosen=True,

@@ -27,7 +27,7 @@ ladder = Ladder(
          idea="a table has the cosines and sines of all positions, computed once per model",
          kernel="rope.cpu.scalar:run", options={"kernel": "table"}),
     Rung("cpu.vectors", after="cpu.table", needs=CPU, chosen=True,
-         idea="whole vectors, and 16-bit rows as they are; threads draw rows",
+         idea="whole vectors, and 16-bit rows as they are; threads take rows",
          kernel="rope.cpu.vectors:rotate"),
     Rung("simt.naive", needs=SIMT,
          idea="one thread per pair of elements, which computes its cosine and sine",

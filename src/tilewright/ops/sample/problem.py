@@ -1,4 +1,4 @@
-"""sample's problem: what the choice of a rung depends on, cost and error bound."""
+"""sample's problem: the properties on which the choice of a rung depends, its cost and error bound."""
 
 from dataclasses import dataclass
 

@@ -20,7 +20,7 @@ ladder = Ladder(
          idea="one element after the other: largest, exp and sum, division",
          kernel="softmax.cpu.naive:normalise"),
     Rung("cpu.vectors", after="cpu.naive", needs=CPU, chosen=True,
-         idea="whole vectors, several maxima and sums side by side; threads draw rows",
+         idea="whole vectors, several maxima and sums side by side; threads take rows",
          kernel="softmax.cpu.vectors:normalise"),
     Rung("simt.naive", needs=SIMT,
          idea="one thread per row: largest, exp and sum, division",

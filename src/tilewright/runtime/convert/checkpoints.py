@@ -1,5 +1,5 @@
-"""State dicts of a decoder or a TextCNN. Their tensors do not determine all sizes, so the config.json beside them is
-read, too."""
+"""State dicts of decoders, encoders and TextCNNs. Tensors do not determine all settings of a model, so the config.json
+beside the file is read, too."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ COPIED = (
     TOKENIZER,
     TOKENIZER_CONFIG,
     *OLDER_FILES,
-)  # files of a checkpoint's directory that a model has, too
-SHOWN = 12  # tensors that a message lists
-UNSAID = {  # fields that no tensor of a kind determines
+)  # files of a checkpoint's directory that are copied to the model directory
+SHOWN = 12  # the most tensors that a message lists
+UNSAID = {  # by kind of model: the fields that its tensors do not determine
     gpt2.MODEL_TYPE: "the number of heads (n_head)",
     opt.MODEL_TYPE: "the number of heads (num_attention_heads)",
     gpt_neox.MODEL_TYPE: "the number of heads (num_attention_heads)",
@@ -40,8 +40,11 @@ Tensors = dict[str, np.ndarray]
 
 
 def kind_of(tensors: Tensors, path: str) -> str | None:
-    """The model_type of the state dict at `path`: a decoder by its names, an encoder by the config.json beside it,
-    textcnn for an embedding or one-dimensional filters; None for all others."""
+    """The model_type of the state dict at `path`; None if it is unknown.
+
+    A decoder is recognised by the names of its tensors, an encoder by the config.json beside the file, and a TextCNN by
+    its embedding or its one-dimensional filters.
+    """
     names = {gpt2.own_name(name) for name in tensors}
     if "wte.weight" in names or any(name and name.endswith("attn.c_attn.weight") for name in names):
         return gpt2.MODEL_TYPE
@@ -62,8 +65,9 @@ def kind_of(tensors: Tensors, path: str) -> str | None:
 
 
 def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Config, Tensors]:
-    """The configuration beside the file at `path`, and the weights by the model's names. Raises InputError if there is
-    no configuration, or if the tensors do not match it.
+    """Read the config.json beside the file at `path`, and rename the tensors to the model's names.
+
+    Raises InputError if there is no config.json, or if the tensors do not match it.
     """
     folder = os.path.dirname(path) or os.curdir
     if not os.path.isfile(os.path.join(folder, CONFIG)):
@@ -90,14 +94,14 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Config, 
 
 
 def copied(path: str) -> dict[str, bytes]:
-    """The files beside a checkpoint that its model directory has, too: name -> content."""
+    """The content by name of the files beside a checkpoint that belong to a model directory."""
     folder = os.path.dirname(path) or os.curdir
     names = [name for name in COPIED if os.path.isfile(os.path.join(folder, name))]
     return {name: file_content(os.path.join(folder, name)) for name in names}
 
 
 def _check_untied(config: gpt2.GPT2Config, tensors: Tensors, path: str) -> None:
-    """Raises InputError for an output matrix that the configuration has and the file lacks."""
+    """Raises InputError if the configuration requires a separate output matrix, and the file has none."""
     alias = gpt2.TIES[0][0]
     if not config.tie_word_embeddings and not any(gpt2.own_name(name) == alias for name in tensors):
         raise InputError(f"tensor {alias} is missing, and tie_word_embeddings is false", path=path,

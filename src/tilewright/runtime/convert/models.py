@@ -1,4 +1,4 @@
-"""Whole models on disk: converted from one layout to the other, or made from a seed. One block in memory at a time."""
+"""Converts models on disk between layouts, and makes models from a seed. Only one block is in memory at a time."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ from tilewright.runtime.process.signals import stoppable
 
 C = TypeVar("C")
 Scale = Callable[[str, tuple[int, ...]], tuple[float, float]]
-PYTHIA = {"vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}  # of 160M
+PYTHIA = {"vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}  # Pythia-160M
 
 
 def convert(source: str, destination: str, *, force: bool = False) -> int:
-    """Convert the course's file or a PyTorch state dict to a model directory, or a directory to the course's file.
-    Returns the bytes of the weights. A state dict is that of a DCGAN generator, or of a decoder or TextCNN with its
-    config.json beside it.
+    """Convert a headerless .bin file or a PyTorch state dict to a model directory, or a directory to a .bin file.
 
-    Raises InputError if the source is no model, or if its sizes do not fit in the course's file. Raises ResourceError
-    if the destination cannot be written, and UsageError for a state dict to a file. Without `force`, raises UsageError
-    if the destination is another file or a directory that is not empty.
+    Returns the bytes of the weights. A state dict may be that of a DCGAN generator, or of another model with its
+    config.json beside it. Raises InputError if the source is not a model, or if its sizes do not fit a .bin file.
+    Raises ResourceError if the destination cannot be written, and UsageError for a state dict to a .bin file. Without
+    `force`, raises UsageError if the destination is another file or a directory that is not empty.
     """
     with stoppable():
         is_file = not os.path.isdir(source)
@@ -58,8 +57,7 @@ def convert(source: str, destination: str, *, force: bool = False) -> int:
 
 
 def _is_state_dict(path: str) -> bool:
-    """True for a .safetensors file and for one that PyTorch saved. A file of one of the course's sizes is the
-    course's."""
+    """True for a .safetensors file, and for a file that PyTorch saved. False for the sizes of headerless .bin files."""
     if path.lower().endswith((".safetensors", ".pt", ".pth")):
         return True
     with InputFile(path, "model") as file:
@@ -69,11 +67,10 @@ def _is_state_dict(path: str) -> bool:
 
 
 def init_textcnn(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
-    """Writes a TextCNN with random weights to a directory, or to a file if `path` ends in .bin; returns their bytes.
+    """Write a TextCNN with random weights to a directory, or to a file if `path` ends in .bin. Returns its bytes.
 
     sizes: fields of TextCNNConfig. The embedding is drawn from N(0, 1), a layer from N(0, 1 / inputs). Raises
-    UsageError for sizes that make no network or that a file cannot hold, and, without `force`, for a path where
-    something lies.
+    UsageError for invalid sizes, for sizes that a .bin file cannot hold, and, without `force`, for an existing path.
     """
     two = sizes.get("num_labels", 2) == 2
     labels = {0: "negative", 1: "positive"} if two else {}
@@ -82,14 +79,14 @@ def init_textcnn(path: str, seed: int, *, force: bool = False, **sizes: Any) -> 
 
 
 def init_gpt2(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
-    """Writes a GPT-2 with random weights, as `init_textcnn` does.
+    """Write a GPT-2 with random weights, as `init_textcnn` does.
 
     sizes: fields of GPT2Config. Weights are drawn from N(0, 0.02**2); in the last matrix of each residual branch the
     deviation is divided by sqrt(2 layers). Norms are drawn from N(1, 0.02**2). Source: Radford et al., 2019, section
     2.3.
     """
     if sizes.get("vocab_size", math.inf) <= GPT2Config().stop_ids[0]:
-        sizes = {"eos_token_id": None, **sizes}  # GPT-2's own is outside this vocabulary
+        sizes = {"eos_token_id": None, **sizes}  # GPT-2's default may exceed this vocabulary
     config = _configured(GPT2Config, **sizes)
 
     def scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -101,8 +98,10 @@ def init_gpt2(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int
 
 
 def init_opt(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
-    """Writes an OPT with random weights, scaled as `init_gpt2` scales them. sizes: fields of OPTConfig; the inner width
-    is 4 times hidden_size unless ffn_dim is among them."""
+    """Write an OPT with random weights, scaled as in `init_gpt2`.
+
+    sizes: fields of OPTConfig. The default of ffn_dim is 4 times hidden_size.
+    """
     if "hidden_size" in sizes:
         sizes = {"ffn_dim": 4 * sizes["hidden_size"], **sizes}
     config = _configured(OPTConfig, **sizes)
@@ -110,8 +109,10 @@ def init_opt(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
 
 
 def init_gpt_neox(path: str, seed: int, *, force: bool = False, **sizes: Any) -> int:
-    """Writes a GPT-NeoX with random weights, as `init_opt` does. sizes: fields of GPTNeoXConfig; others are those of
-    Pythia-160M."""
+    """Write a GPT-NeoX with random weights, as `init_opt` does.
+
+    sizes: fields of GPTNeoXConfig. Fields that are not given have the values of Pythia-160M.
+    """
     sizes = PYTHIA | {"intermediate_size": 4 * sizes.get("hidden_size", PYTHIA["hidden_size"])} | sizes
     config = _configured(GPTNeoXConfig, **sizes)
     ends = ("attention.dense.weight", "dense_4h_to_h.weight")
@@ -119,7 +120,7 @@ def init_gpt_neox(path: str, seed: int, *, force: bool = False, **sizes: Any) ->
 
 
 def _decoder_scale(layers: int, ends: tuple[str, ...]) -> Scale:
-    """As in `init_gpt2`. ends: how the names of the last matrices of residual branches end."""
+    """The scale of `init_gpt2`. ends: suffixes of the names of the last matrices of residual branches."""
 
     def scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
         norm = "norm" in name and name.endswith("weight")
@@ -137,12 +138,12 @@ def init_dcgan(
     kernel: int = KERNEL,
     **sizes: Any,
 ) -> int:
-    """Writes a DCGAN generator with random weights, as `init_textcnn` does.
+    """Write a DCGAN generator with random weights, as `init_textcnn` does.
 
-    channels: of the projection and of each layer, which doubles the size. sizes: other fields of DCGANConfig. Weights
-    are drawn from N(0, 2 / inputs), or N(0, 1 / inputs) in the last layer. inputs: the number of products in one
-    output. Norms are drawn near the identity. (N(0, 0.02**2), where training starts, would give gray images.) Source:
-    He et al., "Delving Deep into Rectifiers", 2015.
+    channels: of the projection and of each layer; each layer doubles the image's size. sizes: other fields of
+    DCGANConfig. Weights are drawn from N(0, 2 / inputs), and from N(0, 1 / inputs) in the last layer, where inputs is
+    the number of products per output. Norms are drawn near the identity. (With N(0, 0.02**2), with which training
+    starts, images would be gray.) Source: He et al., "Delving Deep into Rectifiers", 2015.
     """
     if kernel < 2 or len(channels) < 2:
         raise UsageError(f"kernel is {kernel} and channels are {channels}; at least 2 taps and 2 numbers are wanted")
@@ -156,7 +157,7 @@ def init_dcgan(
         if name == "proj.weight":
             return 0.0, math.sqrt(2 / shape[0])
         stride = config.layers[int(name.split(".")[1])].stride
-        inputs = shape[3] * max(1.0, (shape[0] / stride) ** 2)  # of the kernel's taps, one in stride**2 meets an output
+        inputs = shape[3] * max(1.0, (shape[0] / stride) ** 2)  # an output uses 1 / stride**2 of the kernel
         return 0.0, math.sqrt((1 if name.startswith(last) else 2) / inputs)
 
     return _init(path, seed, config, scale, force)
@@ -170,7 +171,7 @@ def _configured(kind: Callable[..., C], **sizes: object) -> C:
 
 
 def _init(path: str, seed: int, config: Config, scale: Scale, force: bool) -> int:
-    """scale: (mean, standard deviation) of a tensor by its name and shape."""
+    """Write a random model. scale: returns (mean, standard deviation) of a tensor, given its name and shape."""
     shapes = config.tensor_shapes()
     tensors = [
         (name, shape, random_blocks(shape, seed, i, *scale(name, shape)))
@@ -205,7 +206,7 @@ def _check_course_sizes(config: Config, path: str) -> None:
 
 
 def _check_replaced(path: str, force: bool) -> None:
-    """Raises UsageError for a file that is not empty: any file may hold weights, and training may have taken days."""
+    """Raises UsageError for a file that is not empty: it may hold weights whose training took days."""
     if not force and os.path.isfile(path) and os.path.getsize(path):
         what = f"the file exists and has {os.path.getsize(path):,} bytes, which may be weights"
         raise UsageError(
@@ -214,7 +215,7 @@ def _check_replaced(path: str, force: bool) -> None:
 
 
 def _check_directory(path: str, force: bool, *, alone: bool = False) -> None:
-    """Raises UsageError for a directory that is not empty; alone: and for a name of the course's files."""
+    """Raises UsageError for a directory that is not empty; with `alone` also for the name of a headerless .bin file."""
     if alone and path.endswith(".bin"):
         raise UsageError(
             "a state dict is converted to a directory",

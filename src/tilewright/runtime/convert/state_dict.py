@@ -30,7 +30,7 @@ from tilewright.models.gpt_neox import BUFFERS
 from tilewright.runtime.convert import checkpoints, torch_child
 from tilewright.runtime.load import Config
 
-NO_WEIGHTS = ("num_batches_tracked", *MASKS, *BUFFERS)  # names of integers that no model here needs
+NO_WEIGHTS = ("num_batches_tracked", *MASKS, *BUFFERS)  # names of tensors that are not weights
 TIMEOUT = 600  # seconds for PyTorch to start and to read a file
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 NORM = ("bias", "weight", "running_mean", "running_var")
@@ -39,11 +39,11 @@ Module = dict[str, np.ndarray]
 
 
 def read_state_dict(path: str) -> tuple[Config, dict[str, np.ndarray]]:
-    """The configuration and the float32 weights of a state dict: a .safetensors file, or one that PyTorch saved.
+    """Read the configuration and the float32 weights of a state dict: a .safetensors file, or one that PyTorch saved.
 
-    A pickle is read by PyTorch with weights_only, in a process of its own. A decoder or a TextCNN is read with the
-    config.json beside the file. Raises InputError for a file that holds no such model, ResourceError if PyTorch is
-    not installed.
+    PyTorch reads a pickle with weights_only, in a separate process. For models other than a DCGAN, the config.json
+    beside the file is read, too. Raises InputError for a file without a supported model, and ResourceError if PyTorch
+    is not installed.
     """
     if path.lower().endswith(".safetensors"):
         tensors = _read(path)
@@ -69,7 +69,7 @@ def read_state_dict(path: str) -> tuple[Config, dict[str, np.ndarray]]:
 
 
 def _read(path: str, shown: str | None = None) -> dict[str, np.ndarray]:
-    """Every floating-point tensor, in float32. Raises InputError that names the file `shown`."""
+    """Read every floating-point tensor as float32. Raises InputError, in which the file is called `shown`."""
     with InputFile(path, "state dict") as file:
         arrays = safetensors.map_tensors(file, safetensors.read_header(file))
     for name, array in arrays.items():
@@ -82,7 +82,7 @@ def _read(path: str, shown: str | None = None) -> dict[str, np.ndarray]:
 
 
 def _unpickle(path: str, converted: str) -> None:
-    """Lets PyTorch read `path` and write `converted`."""
+    """Let PyTorch read `path` and write `converted`, a safetensors file."""
     with InputFile(path, "state dict") as file:
         size = file.size
     _check_archive(path, size)
@@ -101,7 +101,7 @@ def _unpickle(path: str, converted: str) -> None:
 
 
 def _check_archive(path: str, size: int) -> None:
-    """Raises InputError for an archive that holds more than its bytes: PyTorch stores tensors as they are."""
+    """Raises InputError for an archive that would expand: PyTorch stores tensors uncompressed, so it is damaged."""
     try:
         if not zipfile.is_zipfile(path):
             return
@@ -114,7 +114,7 @@ def _check_archive(path: str, size: int) -> None:
 
 
 def _modules(tensors: Module, path: str) -> list[tuple[str, Module]]:
-    """(name, its tensors) in the order of a network: convolution, norm, convolution, ... convolution."""
+    """(name, tensors) of the modules in the network's order: convolution, norm, convolution, ..., convolution."""
     found: dict[str, Module] = {}
     for full, array in tensors.items():
         prefix, _, own = full.rpartition(".")
@@ -137,7 +137,7 @@ def _modules(tensors: Module, path: str) -> list[tuple[str, Module]]:
 
 
 def _config(modules: list[tuple[str, Module]], path: str) -> DCGANConfig:
-    """Raises InputError for modules that do not fit together."""
+    """Derive the configuration. Raises InputError if the shapes of successive modules do not match."""
     convs, norms = modules[::2], modules[1::2]
     made = None
     for name, module in convs:
@@ -170,7 +170,7 @@ def _layer(channels: int, kernel: int) -> DCGANLayer:
 
 
 def _weights(config: DCGANConfig, modules: list[tuple[str, Module]]) -> dict[str, np.ndarray]:
-    """Float32 arrays by the names and in the layouts of `config.tensor_shapes()`."""
+    """Convert the tensors to float32 arrays with the names and layouts of `config.tensor_shapes()`."""
     weights: dict[str, np.ndarray] = {}
     for i, (_, module) in enumerate(modules):
         if i % 2:

@@ -1,7 +1,7 @@
 """A process that reads a PyTorch checkpoint with weights_only and writes its tensors as safetensors.
 
-Run by its path, with the checkpoint, the file to write, and the checkpoint's bytes; it imports nothing of tilewright.
-What goes wrong ends it, and the last line of its traceback tells.
+It is run by its path, and imports nothing of tilewright. Its arguments are the checkpoint, the file to write, and the
+checkpoint's bytes. An error ends it, and the parent reads the last line of its traceback.
 """
 
 import sys
@@ -26,13 +26,13 @@ def tensors_of(value: Any) -> dict[str, Any]:
 
 
 def main(source: str, destination: str, size: int) -> None:
-    """size: bytes of the source; tensors that claim more are refused before they are copied."""
+    """Convert a checkpoint. size: bytes of the source; tensors that claim to be larger are refused."""
     import torch
     from safetensors.torch import save_file
 
     tensors = tensors_of(torch.load(source, map_location="cpu", weights_only=True))
     sizes = [(x.numel() * x.element_size(), x.untyped_storage().nbytes()) for x in tensors.values()]
-    if any(own > stored for own, stored in sizes) or sum(own for own, _ in sizes) > 2 * size:  # two may be one, tied
+    if any(own > stored for own, stored in sizes) or sum(own for own, _ in sizes) > 2 * size:  # 2: for tied ones
         raise ValueError("its tensors take more bytes than the file has")
     save_file({name: x.detach().contiguous().clone() for name, x in tensors.items()}, destination)
 

@@ -1,2 +1,3 @@
-"""The job protocol. The input is divided into numbered shards. A worker computes a pure function of each shard in a
-private file, and commits it by a rename. The merge joins the committed shards into one output."""
+"""The job protocol. The input is divided into numbered shards. A worker computes the output of a shard, which depends
+only on the shard, and writes it to a private file. Renaming this file commits the shard. The merge joins the committed
+shards into one output."""

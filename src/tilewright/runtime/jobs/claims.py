@@ -1,8 +1,8 @@
-"""Claims tell the parts of a job which shard another part runs now, so that a part without work can help the others.
+"""Claims: each part of a job (`--part K/N+`) marks the shard that it runs now, so that idle parts can help the others.
 
-The file `claims` has one byte per shard. A process locks the byte of the shard that it runs; the kernel releases the
-lock when the process ends, however it ends. The byte's value counts the runs of the shard that have begun and not been
-committed: a shard that has ended several processes is left to its own part and to the run of all.
+The file `part-claims` has one byte per shard. A process locks the byte of the shard that it runs. The kernel releases
+the lock when the process exits or dies. The byte's value counts runs of the shard that started but did not commit. If
+several processes have died with a shard, other parts do not help with it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tilewright.errors import Interrupted, ResourceError
 from tilewright.formats.files import naming
 from tilewright.runtime.jobs.directory import CLAIMS, JobDirectory
 
-BEGUN = 2  # uncommitted runs of a shard after which no other part helps with it: each may have ended its process
-MOST = 255  # that a byte can count
+BEGUN = 2  # uncommitted runs of a shard after which other parts avoid it: it may have killed those processes
+MOST = 255  # the largest count of a byte
 
 
 class Claims:
     """The claims of this process on shards of one job; `with Claims(directory, part) as claims`. part: (k, n).
 
-    The locks are those of `fcntl.lockf`: they hold on the file systems on which the shared lease does, NFS included.
-    Raises ResourceError if the file system has no locks.
+    The locks are POSIX record locks (`fcntl.lockf`), which also work on NFS. Raises ResourceError if the file system
+    has no locks.
     """
 
     def __init__(self, directory: JobDirectory, part: tuple[int, int]) -> None:
@@ -39,14 +39,14 @@ class Claims:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Release all claims. If a signal stopped the run, its shards are not to blame."""
+        """Release all claims. After a signal the interrupted runs do not count."""
         with suppress(ResourceError, OSError):  # a count that is too high costs only help
             for shard in self._held if kind is None or issubclass(kind, Interrupted) else ():
                 self._note(shard, max(self._begun(shard) - 1, 0))
             os.close(self._fd)
 
     def take(self, shard: int) -> bool:
-        """Claim a shard. False if another process runs it, if it is committed, or if it has ended other processes."""
+        """Claim a shard. False if another process runs it, if it is committed, or if BEGUN processes died with it."""
         with naming(self._path, "lock"):
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, shard)
@@ -56,13 +56,13 @@ class Claims:
         if (begun >= BEGUN and not self._is_own(shard)) or self._directory.record(shard):
             self._unlock(shard)
             return False
-        if shard not in self._held:  # else a worker of this process has ended, and the shard runs again
+        if shard not in self._held:  # if held, a worker of this process has died, and the shard runs again
             self._held.add(shard)
             self._note(shard, min(begun + 1, MOST))
         return True
 
     def release(self, shard: int) -> None:
-        """This process has committed the shard."""
+        """Release the claim on a shard that this process has committed."""
         self._held.discard(shard)
         self._note(shard, 0)
         self._unlock(shard)
@@ -96,8 +96,10 @@ class Claims:
 
 
 def in_order(shards: list[int], part: tuple[int, int]) -> list[int]:
-    """The shards in the order in which a part that helps runs them: its own, then those of the next parts, from their
-    ends. So two parts that help meet late."""
+    """The order in which a helping part runs the shards: its own first, then those of the next parts, last shard first.
+
+    A part runs its own shards from the first one on. So it rarely meets a helper at the same shard.
+    """
     number, count = part
     by_part: dict[int, list[int]] = {}
     for shard in shards:

@@ -39,9 +39,9 @@ from tilewright.runtime.jobs.manifest import (
 from tilewright.runtime.jobs.unchanged import Tree, files_below
 
 BLOCK_BYTES = 1 << 19  # read at a time: a quarter of a millisecond, and little memory beside that of a small job
-REST = 19  # times as long as it has worked, the thread then rests: a twentieth of a core, and of the disk's time
+REST = 19  # the thread pauses 19 times as long as it worked: it uses 5 % of a core and of the disk's time
 SAME = "same-content"  # a file in the job's directory by which the user vouches for the content
-WAIT_SECONDS = 60.0  # wait for the thread, which may be in a read or an fsync
+WAIT_SECONDS = 60.0  # the most that the job waits for the thread, which may be in a read or an fsync
 
 
 class Contents(Sealed, frozen=True):
@@ -52,15 +52,16 @@ class Contents(Sealed, frozen=True):
 
 
 class _Enough(Exception):
-    """Raised in the thread if the job ends before the file is hashed."""
+    """Raised in the hashing thread if the job ends before the file is hashed."""
 
 
 def check_touched(
     directory: JobDirectory, now: Manifest, names: list[str], files: dict[str, str], beat: Callable[[], object]
 ) -> None:
-    """Raises UsageError unless each of these files, whose times have changed, has its old content. now: with their
-    current fields. The run compares these again at its end, so it detects a change during the read. files: their paths.
-    beat: called for every block.
+    """Raises UsageError unless each of these files, whose times have changed, still has its old content.
+
+    now: the new manifest. The run compares it again at its end, so it detects a change during the read. files: the
+    paths by name. beat: called for every block.
     """
     known = known_hashes(directory)
     for name in names:
@@ -86,7 +87,7 @@ def _needs_hash(manifest: Manifest, name: str) -> bool:
 
 
 def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None) -> None:
-    """Raises UsageError, unless the user has said, since the last change, that the content is the same."""
+    """Raises UsageError, unless the user has vouched for the content (SAME) since the last change."""
     if path is None:
         raise UsageError(f"it is not known whether the content of {_plain(name)} is what it was", path=directory.path,
                          remedy=OTHERWISE)  # fmt: skip
@@ -107,12 +108,12 @@ def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None)
 
 
 def _plain(name: str) -> str:
-    """A file's name in the fingerprint, in words: "model.config.json" is the model's config.json."""
+    """A file's name in the fingerprint as words for a message: "model.config.json" is "the model's config.json"."""
     return f"the model's {part}" if (part := name.removeprefix("model.")) != name else f"the {name}"
 
 
 def _said_same(directory: JobDirectory, path: str) -> bool:
-    """True if the file SAME exists and is newer than the last change of the file at `path`, or of any file below it."""
+    """True if the file SAME exists and is newer than the last change of `path`, or of any file below it."""
     if SAME not in directory.root.names():
         return False
     with naming(path, "look at"):
@@ -122,8 +123,10 @@ def _said_same(directory: JobDirectory, path: str) -> bool:
 
 @contextmanager
 def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
-    """Within the block a thread hashes the `files` (name in the fingerprint: path) whose sha256 is not known, the
-    smallest first. Errors there only leave the sha256 unknown."""
+    """Within the block a thread hashes the files whose sha256 is not known, the smallest first.
+
+    files: the paths by their names in the fingerprint. If the thread fails, the sha256 stays unknown.
+    """
     known = known_hashes(directory)
     sizes = {name: _number(directory.manifest, name + BYTES) for name in files if name not in known}
     todo = [name for name in sorted(sizes, key=sizes.__getitem__) if _needs_hash(directory.manifest, name)]
@@ -160,7 +163,7 @@ def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str],
         path = files[name]
         fields = Tree.of(path).fields(name) if os.path.isdir(path) else file_identity(name, path)
         known = manifest.fingerprint
-        older = {field for field in fields if field.endswith(CTIME)} - known.keys()  # a job begun by an older version
+        older = {field for field in fields if field.endswith(CTIME)} - known.keys()  # of an older version's job
         return all(known.get(field) == value for field, value in fields.items() if field not in older)
 
     with suppress(TilewrightError, _Enough):
@@ -173,7 +176,7 @@ def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str],
 
 
 def _digest(path: str, beat: Callable[[], object]) -> str:
-    """The sha256 of a file. For a directory: of the names, sizes and bytes of its files, in one order."""
+    """The sha256 of a file. For a directory: of the names, sizes and bytes of its files, in a fixed order."""
     digest = hashlib.sha256()
     block = memoryview(bytearray(BLOCK_BYTES))
     if not os.path.isdir(path):

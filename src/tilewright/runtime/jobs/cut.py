@@ -1,5 +1,7 @@
-"""Divides an input into numbered shards without reading it. Rows are divided by their number, lines by the byte at
-which they begin. A `cut` is one such division."""
+"""Divides an input into numbered shards without reading it. Such a division is called a cut.
+
+Rows are divided by their index, lines by the byte at which they begin.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
     from tilewright.formats.lines import Line
 
 CHUNK_BYTES = 1 << 20
-TAIL_BYTES = 65536  # read at a time after the end of a shard, where only the rest of one line is needed
+TAIL_BYTES = 65536  # read at a time after the end of a shard, to find the end of its last line
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # bytes or rows that a manifest may name
 Per = Annotated[int, msgspec.Meta(ge=1, le=2**62)]  # bytes or rows per shard
-ENTRY = struct.Struct("<Q8s")  # of the index: lines of a stretch, check
+ENTRY = struct.Struct("<Q8s")  # an entry of lines.index: number of lines of a stretch, checksum
 
 
 class Records(msgspec.Struct, frozen=True, tag="records", forbid_unknown_fields=True):
@@ -82,7 +84,7 @@ class RowGroups(msgspec.Struct, frozen=True, tag="row_groups", forbid_unknown_fi
 
 
 class Whole(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
-    """A single shard, for inputs that cannot be cut."""
+    """A single shard, for inputs that cannot be divided."""
 
     @property
     def shards(self) -> int:
@@ -94,9 +96,10 @@ Cut = Records | Lines | RowGroups | Whole
 
 @dataclass(frozen=True)
 class Shard:
-    """One piece of the input, for a Worker. alone: the worker runs one record at a time, and calls `beat.at(record)`
-    before each. skip: records (rows from 0, lines from 1) that have killed their worker, with the reason. They are not
-    run; they become error records.
+    """One piece of the input, for a Worker.
+
+    alone: the worker runs one record at a time, and calls `beat.at(record)` before each. skip: records (rows from 0,
+    lines from 1) that have killed their worker, with the reason. The worker does not run them but writes errors.
     """
 
     number: int
@@ -119,16 +122,16 @@ class Shard:
         return self.cut.offset + self.rows.start * self.cut.record_bytes
 
     def share(self, end: int) -> float | None:
-        """The share of the shard's bytes that lie before byte `end` of the input; None if the input is not text."""
+        """The fraction of the shard's bytes before byte `end` of the input; None if the input is not text."""
         if not isinstance(self.cut, Lines):
             return None
         first, stop = self.cut.span(self.number)
         return min(max(end - first, 0) / max(stop - first, 1), 1.0)
 
     def lines(self, file: InputFile) -> Iterator[Line]:
-        """(number from 1, line or None if it is too long, where it ends in bytes) of its lines that are not blank.
+        """Yield (number from 1, line or None if it is too long, byte at which it ends) of the lines that are not blank.
 
-        The lines of a row group are its rows; they have no end.
+        For Parquet, each row of the row group is a line. The end of such a line is None.
         """
         if isinstance(self.cut, RowGroups):
             from tilewright.formats.parquet import group_rows
@@ -168,7 +171,7 @@ def lines_between(file: InputFile, begin: int, end: int) -> Iterator[tuple[bytes
     from tilewright.formats.lines import (
         BOM,
         MAX_LINE_BYTES,
-    )  # brings NumPy, which those who only hand out shards do without
+    )  # imports NumPy, which processes that only hand out shards do not need
 
     place = _first_start(file, begin, end)
     if place is None:
@@ -210,20 +213,22 @@ def _first_start(file: InputFile, begin: int, end: int) -> int | None:
 
 
 class LineIndex:
-    """A file with the number of lines that begin in each stretch of an input. Any process of the job may add entries.
-    An entry has 16 bytes: the count, and a checksum that depends on the job. If an entry is damaged, incomplete or of
-    another job, its lines are counted again. fd: of the file, open for reading and writing. path: its name in errors.
+    """lines.index: the number of lines that begin in each stretch of an input. A stretch has the bytes of one shard.
+
+    Any process of the job may add entries. An entry has 16 bytes: the count, and a checksum that depends on the job. If
+    an entry is damaged, incomplete or of another job, its lines are counted again. fd: the open file, for reading and
+    writing. path: its name in errors.
     """
 
     def __init__(self, fd: int, path: str, cut: Lines, key: str) -> None:
         self._fd, self._path, self._cut, self._key = fd, path, cut, key.encode()[:64]
-        self._firsts = array("Q", [1])  # number of the first line of each stretch so far
-        self._odd = array("B", [0])  # of a CSV file: whether an odd number of quotes is before each stretch
+        self._firsts = array("Q", [1])  # the number of the first line of each stretch that has been counted
+        self._odd = array("B", [0])  # CSV: 1 if an odd number of quotes precedes the stretch
 
     def first_line(self, file: InputFile, number: int) -> int:
-        """The number, from 1, of the first line that begins in stretch `number` or later. Reads stretches that are not
-        counted yet.
+        """The number, from 1, of the first line that begins in stretch `number` or later.
 
+        Reads the stretches that have not been counted yet.
         Raises InputError if the file shrank, ResourceError if the index cannot be written.
         """
         while len(self._firsts) <= number:
@@ -238,11 +243,11 @@ class LineIndex:
         return self._firsts[number]
 
     def odd_quotes(self, number: int) -> bool:
-        """Whether an odd number of quotes is before stretch `number` of a CSV file; `first_line` was asked before."""
+        """True if an odd number of quotes precedes stretch `number` of a CSV file. Call `first_line` before."""
         return bool(self._odd[number])
 
     def _add(self, file: InputFile, count: int | None) -> None:
-        """count: lines of the next stretch, of a CSV file times 2 and 1 more before an odd number of quotes."""
+        """Add the next stretch's entry. count: lines; for CSV twice that, plus 1 if the number of quotes is odd."""
         at = len(self._firsts) - 1
         if count is None:
             count, odd = self._count(file, *self._cut.span(at), odd=bool(self._odd[at]))
@@ -254,7 +259,7 @@ class LineIndex:
         self._firsts.append(self._firsts[-1] + count)
 
     def _count(self, file: InputFile, begin: int, end: int, *, odd: bool) -> tuple[int, bool]:
-        """(lines that begin in [begin, end), whether an odd number of quotes of its file is before `end`)."""
+        """(lines that begin in [begin, end), true if an odd number of quotes precedes `end` in the file)."""
         count = 0
         for part in file.parts(begin, end):
             if file.quoted:
@@ -265,7 +270,7 @@ class LineIndex:
         return count, odd
 
     def lines_before(self, file: InputFile, part: Part, number: int) -> int:
-        """The lines of a part's file that begin before the part. number: of its first line, among all files."""
+        """The number of lines of a part's file before the part. number: of the part's first line, among all files."""
         if not part.begin:
             return 0
         stretch = part.start // self._cut.per_shard

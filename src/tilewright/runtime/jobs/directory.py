@@ -1,20 +1,20 @@
-"""OUT.job/: the finished work of a job, on the disk and sealed.
+"""OUT.job/, the directory of a job: its committed shards and the files that describe it.
 
-manifest.json        all that the results depend on, and the cut of the input
+manifest.json        everything that the results depend on, and the cut of the input into shards
 shards/00042.part    a shard's output and notes, then its record (counts, sha256, seconds)
 errors/00042.jsonl   one line per failed record; 00042.again.jsonl while the shard is committed again
 logs/                logs of the workers, deaths and traces
 lines.index          number of lines that begin in each stretch of a text, counted by this run
-damaged/             files that differed from what was written
+damaged/             shards whose checksum was wrong
 lease                the run that works on the job
-part-claims          the shards that parts which help each other run now (claims.py)
-contents.json        the sha256 of its large input files
-output               the output that shards write in place, until it is renamed
+part-claims          the shards that parts run now, if parts help each other (claims.py)
+contents.json        the sha256 of large input files
+output               the output, if shards write it in place; it is renamed at the end
 report.json          the report of the finished job
-job.json             the job, for workers that join it: their leases are in taken/ and workers/ (stores/board.py)
-made.json            the files at its outputs' names that it may replace (made.py)
+job.json             the options, for workers that join; their leases are in taken/ and workers/ (stores/board.py)
+made.json            the inodes of outputs that the job may replace (made.py)
 metrics.prom         the progress of the last run, for Prometheus (metrics.py)
-ended.json           the bad records, if --max-errors has stopped the run
+ended.json           the number of bad records, if --max-errors has stopped the run
 earlier/             the files from before --restart, until the new run has a shard (earlier.py)
 """
 
@@ -44,7 +44,7 @@ MANIFEST, REPORT, LEASE, INDEX = "manifest.json", "report.json", "lease", "lines
 CONTENTS, ENDED, CLAIMS, REQUEST = "contents.json", "ended.json", "part-claims", "job.json"
 STAGE, EARLIER = "output", "earlier"
 FOLDERS = ("shards", "errors", "logs", "damaged")
-SYNC_SECONDS = 0.5  # between two fsyncs of the shards' names: one took 4 ms on a virtual disk, as long as a tiny shard
+SYNC_SECONDS = 0.5  # between two fsyncs of the folder shards/: one took 4 ms on a virtual disk, as long as a tiny shard
 MOST_BYTES = 1 << 20  # of a manifest or a report
 
 OTHERWISE = "give another output, or --restart to discard the finished shards"
@@ -55,10 +55,12 @@ Recut = Callable[[int | None], Cut]  # a task's `cut`
 
 
 class JobDirectory:
-    """`with JobDirectory(output) as directory`. make: create it if it is missing. look: missing folders count as empty,
-    because the run may just have begun. Any number of processes may open it and commit shards. Only the holder of its
-    lease may do the rest. Raises ResourceError wherever the system refuses, and if a part of it is a symbolic link;
-    Removed if another run removes it meanwhile.
+    """The directory of a job: `with JobDirectory(output) as directory`.
+
+    make: create it if it is missing. look: open it for reading only; missing folders count as empty, because the run
+    may just have started. Any number of processes may open it and commit shards. Only the process with the lease may
+    call the other methods that write. Raises ResourceError if a system call fails or if a part of the path is a
+    symbolic link, and Removed if another run removes the directory meanwhile.
     """
 
     def __init__(self, output: str, *, make: bool = False, look: bool = False) -> None:
@@ -78,15 +80,14 @@ class JobDirectory:
                 raise Removed(self.path) from error
             raise
         self.shards, self.errors, self.logs, self.damaged = parts
-        self._synced, self._unsynced = time.monotonic(), False  # the names of shards
+        self._synced, self._unsynced = time.monotonic(), False  # of the folder shards/: last fsync, newer names exist
         self._manifest: Manifest | None = None
         self._index: LineIndex | None = None
         self.began = AsBegun()
-        self.joined = False  # this process works on the job of another, whose shards stay as they are
+        self.joined = False  # True in a process that joined the job: it replaces no shard of other processes
 
     def _check_root(self) -> None:
-        """Raises ResourceError if another user could have prepared the directory, or its files cannot be renamed to
-        OUT."""
+        """Raises ResourceError if another user may have made the directory, or its files cannot be renamed to OUT."""
         folder = os.path.dirname(self.path)
         with naming(self.path, "look at"):
             owner, device = os.fstat(self.root.fd).st_uid, os.fstat(self.root.fd).st_dev
@@ -118,29 +119,30 @@ class JobDirectory:
             folder.close()
         fd, self._index_fd = self._index_fd, -1
         if fd >= 0:
-            with suppress(OSError):  # what is missing in the index is counted again
+            with suppress(OSError):  # missing entries of the index are counted again
                 os.close(fd)
 
     @property
     def manifest(self) -> Manifest:
-        """The job's manifest. Raises Damaged if it is missing or differs from what was written."""
+        """The job's manifest. Raises Damaged if it is missing or its seal is wrong."""
         if self._manifest is None:
             self._manifest = self.sealed(MANIFEST, Manifest)
         return self._manifest
 
     def sealed(self, name: str, kind: type[S]) -> S:
-        """The content of a sealed file. Raises Damaged if it is missing or differs from what was written."""
+        """The content of a sealed file. Raises Damaged if it is missing or its seal is wrong."""
         raw = self.root.read(name, MOST_BYTES + 1)
         if raw is None:
             raise Damaged(f"there is no {name}")
         return unseal(raw, kind)
 
     def begin(self, manifest: Manifest, recut: Recut | None = None) -> list[str]:
-        """Set the new run's manifest. An earlier manifest with the same fingerprint stays, with its cut. recut: divides
-        the input into shards of a given size. The earlier cut must be one that `recut` returns; otherwise an edited
-        manifest could leave records out. A damaged manifest is written again, and shards of another manifest do not
-        count. Raises UsageError naming what differs. Returns the names of files whose times differ but whose size and
-        samples are equal: see `contents.check_touched`.
+        """Set the new run's manifest. An earlier manifest with the same fingerprint stays, with its cut.
+
+        recut: divides the input into shards of a given size. The earlier cut must be one that `recut` returns;
+        otherwise an edited manifest could leave records out. A damaged manifest is written again, and shards of another
+        manifest do not count. Returns the names of files whose times differ but whose size and samples are equal; see
+        `contents.check_touched`. Raises UsageError with the field that differs.
         """
         self.clean()
         try:
@@ -151,7 +153,7 @@ class JobDirectory:
             return []
 
     def compare(self, manifest: Manifest, recut: Recut | None = None) -> list[str]:
-        """As `begin`, for an existing job; changes nothing. Raises Damaged if it has no manifest."""
+        """As `begin`, for an existing job, but writes nothing. Raises Damaged if the job has no manifest."""
         earlier = self.manifest
         touched = earlier.touched(manifest)
         if what := earlier.differs(manifest, but=touched):
@@ -165,11 +167,11 @@ class JobDirectory:
         return touched
 
     def reread(self) -> None:
-        """Forget cached data of the job, and read it from the disk again."""
+        """Drop cached data of the job. It is read from the disk again when it is needed."""
         self._manifest = self._index = None
 
     def is_there(self) -> bool:
-        """True if its paths still lead to the open directories."""
+        """True if the paths still name the open directories."""
         with naming(self.path, "look at"), suppress(FileNotFoundError):
             return all(
                 os.path.samestat(os.stat(folder.path, follow_symlinks=False), os.fstat(folder.fd))
@@ -199,7 +201,7 @@ class JobDirectory:
                 self.errors.remove(name)
 
     def note_request(self, request: bytes) -> None:
-        """Writes the job for workers that join it. It is not flushed: without it none can join until the next run."""
+        """Write job.json for workers that join. It is not flushed: if it is lost, none can join until the next run."""
         if request and self.root.read(REQUEST, MOST_BYTES) != request:
             with suppress(OSError):
                 fd = self.root.open(REQUEST, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -209,8 +211,10 @@ class JobDirectory:
                     os.close(fd)
 
     def forget_lines(self) -> None:
-        """Empty lines.index, so that this run counts the lines of its input itself, because anybody could have written
-        the index. Processes that have the old file open still use it."""
+        """Empty lines.index, so that this run counts the lines itself, because another user may have written the index.
+
+        Processes that have the old file open still use it.
+        """
         if (fd := self.root.open_or_none(INDEX, os.O_RDWR | os.O_TRUNC)) is not None:
             os.close(fd)
 
@@ -225,11 +229,11 @@ class JobDirectory:
         return Shard(number, cut, self._index, alone, skip)
 
     def attempt(self, number: int) -> Attempt:
-        """A private try at a shard, `with directory.attempt(42) as out: out.write(...); out.commit(...)`."""
+        """A new attempt at a shard: `with directory.attempt(42) as out: out.write(...); out.commit(...)`."""
         return Attempt(self, number)
 
     def sync_names(self) -> bool:
-        """True if a commit has to flush the shards' names. A power cut may lose the shards of half a second."""
+        """True if a commit must fsync the folder shards/: if the last fsync was SYNC_SECONDS ago."""
         now = time.monotonic()
         self._unsynced = now - self._synced < SYNC_SECONDS
         if not self._unsynced:
@@ -237,7 +241,7 @@ class JobDirectory:
         return not self._unsynced
 
     def sync(self) -> None:
-        """Flush the names of all shards, so they survive a power cut."""
+        """Flush the names of all shards, so they survive a power failure."""
         self.shards.sync()
         self._unsynced = False
 
@@ -281,8 +285,10 @@ class JobDirectory:
             os.close(fd)
 
     def blocks(self, number: int) -> Generator[bytes, None, None]:
-        """A shard's output in blocks. Raises Damaged: before the first block if the shard is missing, after the last
-        one if the blocks differ from what was written."""
+        """Yield a shard's output in blocks.
+
+        Raises Damaged: before the first block if the shard is missing, after the last one if the sha256 is wrong.
+        """
         digest = hashlib.sha256()
         with self._open_shard(number) as (fd, record):
             for place in range(0, record.size, BLOCK_BYTES):
@@ -294,7 +300,7 @@ class JobDirectory:
             raise Damaged("the sha256 of the shard is not that of its record")
 
     def notes(self, number: int) -> bytes:
-        """A shard's notes. Raises Damaged if they are missing or differ from what was written."""
+        """A shard's notes. Raises Damaged if they are missing or their sha256 is wrong."""
         with self._open_shard(number) as (fd, record), naming(self.shards.where(part_name(number)), "read"):
             notes = os.pread(fd, record.notes_size, record.size)
         if (hashlib.sha256(notes).hexdigest() if notes else "") != record.notes_sha256:
@@ -302,8 +308,10 @@ class JobDirectory:
         return notes
 
     def errors_of(self, record: Record) -> bytes:
-        """The bytes of a shard's file of errors, at most one more than its record says. Of two files: the one that
-        matches the record."""
+        """The bytes of a shard's file of errors. If there are two files: of the one that matches the record.
+
+        At most one byte more than the record says is read.
+        """
         found = b""
         for name in (error_name(record.shard), again_name(record.shard)):
             found = self.errors.read(name, record.error_size + 1) or found
@@ -339,7 +347,7 @@ class JobDirectory:
             record = self.record(number) if len(found) < most else None
             if record and record.errors:
                 lines = self.errors_of(record)[: record.error_size].splitlines()
-                with suppress(msgspec.MsgspecError):  # damaged: `verify` tells of it
+                with suppress(msgspec.MsgspecError):  # damaged: `verify` reports it
                     found += [str(msgspec.json.decode(line, type=RecordError)) for line in lines[: most - len(found)]]
         return found
 

@@ -20,17 +20,15 @@ from tilewright.formats.files import naming
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-BUFFER_BYTES = 1 << 20  # written at a time
-FOREIGN_SECONDS = (
-    3600  # after which a temporary file of another host, whose processes cannot be asked for, is left over
-)
+BUFFER_BYTES = 1 << 20  # of the write buffer
+FOREIGN_SECONDS = 3600  # age after which a temporary file of another host is removed: its process cannot be checked
 STEPS = ("opened", "written", "flushed", "synced", "closed", "renamed", "durable")  # of a commit, in order
 
 _TEMPORARY = re.compile(r"\.(.+)-(\d{1,9})-[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
 def step(label: str, name: str) -> None:
-    """Called after each of STEPS of the file `name`. Tests replace it to end the process there."""
+    """Called after each of STEPS of the file `name`. Tests replace it to kill the process there."""
 
 
 def alive(pid: int) -> bool:
@@ -39,10 +37,10 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # somebody else's
+    except OSError:  # the process exists and belongs to another user
         return True
     stat = process_stat(pid)
-    return not stat or stat[0] != b"Z"  # containers often have no init that would clear them away
+    return not stat or stat[0] != b"Z"  # "Z": a zombie; in containers often no init process reaps them
 
 
 def process_stat(pid: int) -> list[bytes]:
@@ -55,16 +53,18 @@ def process_stat(pid: int) -> list[bytes]:
 
 
 class Removed(ResourceError):
-    """Another run has removed the job's directory, because it had nothing to save in it."""
+    """Another run has removed the job's directory, because it stopped before its first shard."""
 
     def __init__(self, path: str) -> None:
         super().__init__("another run has removed it meanwhile", path=path, remedy="run the same command again")
 
 
 class Folder:
-    """A directory that is held open. It never follows symbolic links in it. make: create it if it is missing; `made`
-    tells if it was. look: read only; a missing directory counts as empty. mode: permission bits, also of everything
-    made in the folder. Raises ResourceError, naming the path, wherever the system refuses.
+    """A directory that is held open. Symbolic links in it are never followed.
+
+    make: create it if it is missing; `made` is true if that happened. look: open it for reading only; a missing
+    directory counts as empty. mode: permission bits, also of everything that is made in the folder. Raises
+    ResourceError with the path if a system call fails.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Folder:
         return os.path.join(self.path, name)
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of the file `name`; a symbolic link is not followed. Raises OSError."""
+        """Open the file `name` and return the descriptor. Symbolic links are not followed. Raises OSError."""
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         return os.open(name, flags, self.mode & 0o666, dir_fd=self.fd)
 
@@ -132,12 +132,12 @@ class Folder:
             return None
 
     def read(self, name: str, most: int, start: int = 0) -> bytes | None:
-        """At most `most` bytes of a file from byte `start`, None where there is none."""
+        """At most `most` bytes of a file from byte `start`; None if the file does not exist."""
         fd = self.open_or_none(name)
         if fd is None:
             return None
         try:
-            with naming(self.where(name), "read"):  # no more than there is: `most` may come from an edited record
+            with naming(self.where(name), "read"):  # at most the file's size: an edited record may give a huge `most`
                 return os.pread(fd, max(min(most, os.fstat(fd).st_size - start), 0), start)
         finally:
             os.close(fd)
@@ -174,16 +174,16 @@ class Folder:
             os.replace(name, new, src_dir_fd=self.fd, dst_dir_fd=target.fd)
 
     def sync(self) -> None:
-        """Sync the directory, so that its file names survive a power cut."""
+        """Call fsync on the directory, so that its file names survive a power failure."""
         with naming(self.path, "flush the directory"):
             try:
                 os.fsync(self.fd)
             except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that know no fsync of a directory
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot fsync directories
                     raise
 
     def clean(self) -> None:
-        """Removes temporary files of processes that have ended."""
+        """Remove temporary files of dead processes."""
         host = os.fsdecode(os.fsencode(os.uname().nodename)[:80]).replace("/", "_")
         for name in self.names():
             found = _TEMPORARY.fullmatch(name)
@@ -199,8 +199,9 @@ class Folder:
 
 
 class Draft:
-    """A new file in a folder. It has a private name until `commit`, and without `commit` the end of the block removes
-    it. Raises ResourceError, naming the final path, wherever the system refuses.
+    """A new file in a folder: `with Draft(...) as draft`. It has a temporary name until `commit`.
+
+    Without `commit`, the end of the block removes it. Raises ResourceError with the final path if a system call fails.
     """
 
     def __init__(self, folder: Folder, name: str) -> None:
@@ -221,7 +222,7 @@ class Draft:
         self.discard()
 
     def write(self, data: Buffer) -> None:
-        """Appends a bytes-like object or a C-contiguous array."""
+        """Append a bytes-like object or a C-contiguous array."""
         view = memoryview(data).cast("B")
         self.bytes_written += len(view)
         if len(view) >= BUFFER_BYTES:
@@ -233,12 +234,12 @@ class Draft:
             self._flush()
 
     def commit_unless_there(self, *, sync_names: bool = True) -> None:
-        """As `commit`, but a file that another process has made meanwhile stays."""
+        """As `commit`, but if another process has made the file meanwhile, that file stays."""
         self._unless_there = True
         self.commit(sync_names=sync_names)
 
     def commit(self, *, sync_names: bool = True) -> None:
-        """STEPS: flush, fsync, close, rename, fsync of the directory, each checked. sync_names: the last one now."""
+        """Flush, fsync, close and rename the file, then fsync the directory. sync_names=False skips the last step."""
         step("written", self._name)
         self._flush()
         step("flushed", self._name)
@@ -260,8 +261,8 @@ class Draft:
             step("durable", self._name)
 
     def discard(self) -> None:
-        """Removes the private file; nothing to do after `commit`."""
-        with suppress(OSError):  # what is thrown away need not be on the disk
+        """Remove the temporary file. After `commit` this does nothing."""
+        with suppress(OSError):  # an error of flushing does not matter, because the file is removed
             self._close()
         if self._temporary:
             with suppress(OSError):

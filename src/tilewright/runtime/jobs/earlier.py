@@ -1,7 +1,8 @@
-"""--restart removes the earlier job's files only when the new run has its first shard. A run that ends sooner, because
-its worker refuses the model or the memory, leaves the job as it was. Until then the files are in OUT.job/earlier/. They
-are moved there one by one; then the file WHOLE is written. To put them back, WHOLE is removed first. So the next run
-sees from WHOLE how far a killed run got, see `Earlier.settle`.
+"""--restart removes the earlier job's files only after the new run has committed its first shard.
+
+A run that stops sooner, for example because the model does not fit into memory, leaves the job as it was. Until the
+first shard, the files are in OUT.job/earlier/. They are moved there one by one; then the file WHOLE is written. To put
+them back, WHOLE is removed first. So WHOLE tells the next run how far a killed run got; see `Earlier.settle`.
 """
 
 from __future__ import annotations
@@ -21,17 +22,21 @@ FOLDERS = ("shards", "errors", "damaged", "logs")
 
 
 class Earlier:
-    """The earlier job's files in a job directory. Only the holder of the lease may use it. All methods raise
-    ResourceError."""
+    """The earlier job's files in a job directory. Only the process with the lease may use it.
+
+    All methods may raise ResourceError.
+    """
 
     def __init__(self, directory: JobDirectory) -> None:
         self._directory = directory
-        self._kept = False  # something is in EARLIER
+        self._kept = False  # True while files are in EARLIER
         self._removing: Thread | None = None
 
     def settle(self, *, shared: bool) -> None:
-        """Clean up after a run with --restart that was killed: put the earlier files back, unless that run had a shard.
-        shared: other runs may do the same at this time, so raise UsageError if there is anything to clean up."""
+        """Clean up after a killed run with --restart: put the earlier files back, unless that run committed a shard.
+
+        shared: other runs may call this at the same time, so raise UsageError if there is anything to clean up.
+        """
         root = self._directory.root
         names = root.names()
         if shared and {EARLIER, FORGOTTEN} & {*names}:
@@ -41,13 +46,15 @@ class Earlier:
         if EARLIER in names:
             self._kept = True
             self._end()
-            self._join()  # this run may have something to forget, too
+            self._join()  # this run's own removal thread may still run
 
     @contextmanager
     def kept(self, *, put_back: bool) -> Iterator[None]:
-        """Within this block the earlier files are set aside, until `forget` is called. If the block ends without
-        `forget`, the files are put back: at once with put_back, which requires that no worker runs any more, else by
-        the next run."""
+        """Within this block the earlier files are set aside, until `forget` is called.
+
+        If the block ends without `forget`, the files are put back. put_back: now, which requires that no worker runs
+        any more; otherwise the next run does it.
+        """
         try:
             self._set_aside()
             yield
@@ -58,17 +65,17 @@ class Earlier:
             raise
         finally:
             if put_back:
-                with suppress(ResourceError):  # what ended the block is to be told; the next run tries again
+                with suppress(ResourceError):  # so that the block's own error is raised; the next run tries again
                     self._end()
             self._join()
 
     def forget(self) -> None:
-        """Remove the earlier files, because the new run has a shard. A second call does nothing."""
+        """Remove the earlier files, because the new run has committed a shard. A second call does nothing."""
         if self._kept:
             self._kept = False
             root = self._directory.root
-            root.move(EARLIER, root, FORGOTTEN)  # in one go: half of it would be put back
-            self._removing = Thread(target=self._remove, name="tilewright-forget")  # while the run goes on
+            root.move(EARLIER, root, FORGOTTEN)  # one rename, so that no run can put half of it back
+            self._removing = Thread(target=self._remove, name="tilewright-forget")  # in the background
             self._removing.start()
 
     def _remove(self) -> None:
@@ -76,12 +83,12 @@ class Earlier:
             self._directory.root.remove(FORGOTTEN)
 
     def _join(self) -> None:
-        """Wait until the forgotten files are removed."""
+        """Wait until the thread has removed the files."""
         if self._removing:
             self._removing.join()
 
     def _end(self) -> None:
-        """Forget the earlier files if the new run has a shard, else put them back."""
+        """Remove the earlier files if the new run has a shard, else put them back."""
         directory = self._directory
         if not self._kept:
             return
@@ -109,8 +116,10 @@ class Earlier:
         self._directory.reread()
 
     def _put_back(self, whole: bool) -> None:
-        """Move the earlier files back. whole: all of them were set aside, so files at their old names are the new
-        run's; of these only the logs are saved."""
+        """Move the earlier files back.
+
+        whole: all of them were set aside, so files at their old paths belong to the new run. Only its logs are saved.
+        """
         root = self._directory.root
         with _opened(EARLIER, root) as earlier:
             if whole:

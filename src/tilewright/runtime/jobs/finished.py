@@ -1,4 +1,4 @@
-"""The report of a finished job, and the hashes by which a later run recognises its outputs."""
+"""The report of a finished job. Its hashes let a later run recognise the outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Report(Sealed, frozen=True):
 
 
 def digest_of(path: str, beat: Callable[[], object]) -> tuple[int, str]:
-    """(bytes, sha256) of a file, or of all files below a directory and their names."""
+    """(bytes, sha256) of a file, or of all files below a directory with their names. beat: called for every block."""
     digest = hashlib.sha256()
     if not os.path.isdir(path):
         with InputFile(path, "output") as file:

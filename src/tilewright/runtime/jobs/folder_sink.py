@@ -24,14 +24,14 @@ def part_name(number: int, suffix: str) -> str:
 
 
 class PartNames(frozenset[str]):
-    """The names of all files that a job may have written into a folder of parts. It holds further names of its own."""
+    """The names of all files that a job may have written to an output folder. SUCCESS and part names are included."""
 
     def __contains__(self, name: object) -> bool:
         return name == SUCCESS or super().__contains__(name) or bool(isinstance(name, str) and _PART.fullmatch(name))
 
 
 class OpenFile:
-    """A new file in the folder, and what it has so far. path: what errors call it."""
+    """A new file in the folder. path: its name in errors."""
 
     def __init__(self, path: str) -> None:
         self.path, self.size = path, 0
@@ -40,7 +40,7 @@ class OpenFile:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def write(self, data: Any) -> None:
-        """Appends a bytes-like object."""
+        """Append a bytes-like object."""
         view = memoryview(data).cast("B")
         self._digest.update(view)
         self.size += len(view)
@@ -49,24 +49,25 @@ class OpenFile:
                 view = view[os.write(self._fd, view) :]
 
     def finish(self) -> tuple[int, str]:
-        """Flush the file; its bytes and sha256."""
+        """Flush the file, and return its size in bytes and its sha256."""
         with naming(self.path, "write"):
             os.fsync(self._fd)
         self.close()
         return self.size, self._digest.hexdigest()
 
     def close(self) -> None:
-        """Twice does no harm."""
+        """Close the file. A second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class FolderSink:
-    """A `Sink`. make: the encoder of a file. suffix: of the parts.
+    """A `Sink` that writes a folder of files.
 
-    names: of one file per input, in order, and `of_records(shard)`, the name of the file of each record of a shard,
-    whose output has a line per record; None: one file per shard.
+    make: returns the encoder of a file. suffix: of the parts' names. names: None for one file per shard. For one file
+    per input: the names in order, and `of_records(shard)`, the file's name for each record of a shard. Then a shard's
+    output has one line per record.
     """
 
     def __init__(
@@ -110,14 +111,14 @@ class FolderSink:
         return self._fd
 
     def begin(self, number: int) -> None:
-        """The next shard."""
+        """Begin the next shard."""
         if self._of_records:
             self._records = self._of_records(number)
         else:
             self._open(part_name(number, self._suffix))
 
     def write(self, block: bytes | memoryview) -> None:
-        """The next bytes of its output."""
+        """Write the next bytes of the shard's output."""
         if not self._of_records:
             self._encoder.write(block)
             return
@@ -148,7 +149,7 @@ class FolderSink:
     def _finish(self) -> None:
         self._close()
         for name in self._names or ():
-            if name not in self._found:  # of an input without a record
+            if name not in self._found:  # an input without records
                 self._open(name)
                 self._close()
         success = OpenFile(os.path.join(self._temporary, SUCCESS))

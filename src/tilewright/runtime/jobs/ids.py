@@ -1,9 +1,9 @@
-"""Finds ids that occur twice in different shards, and makes errors of them. It runs after all shards, in bounded
-memory.
+"""Finds ids that occur again in a later shard, and turns the later records into errors. It runs after all shards, in
+bounded memory.
 
-A shard's notes are one 64-bit hash per record, in order: of its id, or 0 where it has none. In a file of a million ids,
-two different ids have the same hash with a probability of one in 40 million. If an id occurs again, the later record
-gets the same error as in a job of one shard.
+A shard's notes hold one 64-bit hash per record, in order: of the record's id, or 0 without an id. In a file of a
+million ids, two different ids have the same hash with a probability of one in 40 million. If an id occurs again, the
+later record gets the same error as in a job of one shard.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tilewright.runtime.jobs.directory import Attempt, JobDirectory
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.stop import Stop
 
-MOST_HASHES = 1 << 20  # sorted at a time: 16 MB, under a tenth of what the smallest job takes
+MOST_HASHES = 1 << 20  # hashes sorted at a time: 16 MB, under a tenth of the memory of the smallest job
 
 ErrorLine = Callable[[bytes, RecordError], bytes]  # (the output's line of a record, its error) -> the line with it
-Parts = Callable[[bytes], Iterable[bytes]]  # the output of a shard -> the part of each record
+Parts = Callable[[bytes], Iterable[bytes]]  # the output of a shard -> the bytes of each record
 
-Fields = tuple[str, ...]  # of an input line that may have its id, the first one first
+Fields = tuple[str, ...]  # names of an input line's fields that may hold the id; the first one that exists counts
 
 
 def lines_of(shard: bytes) -> list[bytes]:
@@ -54,7 +54,9 @@ def settle_ids(
     parts: Parts = lines_of,
 ) -> None:
     """If a record has an id that occurred in an earlier shard, commit its shard again with an error for this record.
-    Takes 8 bytes of memory per repeated id. parts: where records are no lines. Raises DamagedShards, Interrupted.
+
+    Takes 8 bytes of memory per repeated id. parts: splits a shard's output into records, if they are not lines. Raises
+    DamagedShards, Interrupted.
     """
     for number, places in given_before(directory, stop):
         stop.check()

@@ -18,14 +18,16 @@ from tilewright.formats.files import naming
 from tilewright.runtime.jobs.directory import LEASE, JobDirectory
 from tilewright.runtime.jobs.durable import Draft, Removed, alive, process_stat
 
-DYING_SECONDS = 2.0  # that a run may still be seen after its launcher has ended: mpiexec does not wait for all ranks
-LOOK_SECONDS = 0.05  # after which a lock is not that of another who only looks
-UNKNOWN = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems without flock
+DYING_SECONDS = 2.0  # that ranks may hold the lease after mpiexec has exited, because it does not wait for all ranks
+LOOK_SECONDS = 0.05  # `work_on` in another process holds the lock for less than this
+UNKNOWN = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems without flock
 
 
 class Holder(msgspec.Struct):
-    """The run that holds a job: host, pid, the start of the process (clock ticks since boot), and the time (s since
-    1970)."""
+    """The run that holds the lease of a job.
+
+    host, pid: of the process. start: its start in clock ticks since boot. since: seconds since 1970.
+    """
 
     host: str
     pid: int
@@ -41,10 +43,12 @@ class _Taken(ResourceError):
 
 
 class Lease:
-    """`with Lease(directory):` raises ResourceError, naming host and pid, if another run holds the job, and Removed if
-    one has removed the directory. shared: for runs of parts, which may hold it at the same time; that needs locks. On a
-    file system without locks, the file's content decides: it names the holder. A holder on this host counts as alive if
-    its process exists; one on another host always does.
+    """Holds the lease of a job within `with Lease(directory):`.
+
+    Raises ResourceError with host and PID if another run holds the lease, and Removed if a run has removed the
+    directory. shared: runs of parts may hold it at the same time; this needs file locks. On a file system without
+    locks, the file's content names the holder. A holder on this host is alive if its process exists. A holder on
+    another host always counts as alive.
     """
 
     def __init__(self, directory: JobDirectory, *, shared: bool = False) -> None:
@@ -82,8 +86,8 @@ class Lease:
             raise
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not self._shared:  # a shared lease may name another run by now; readers check if the named process is alive
-            with suppress(ResourceError):  # the file stays: removing it would let two runs lock two files of one name
+        if not self._shared:  # a shared lease may name another part by now; readers check its process
+            with suppress(ResourceError):  # the file stays: else two runs could lock two files of one name
                 self._write(b"")
         self._close()
 
@@ -109,7 +113,7 @@ class Lease:
         with Draft(self._root, LEASE) as draft:
             draft.write(ours)
             draft.commit()
-        time.sleep(0.1)  # whoever found the same empty lease has renamed by now; the last one has it
+        time.sleep(0.1)  # runs that found the same empty lease have renamed theirs by now; the last one wins
         if self._root.read(LEASE, 4096) != ours:
             raise self._taken(holder_of(self._root.read(LEASE, 4096)))
         self._close()
@@ -118,7 +122,7 @@ class Lease:
         _close_to_readers(self._fd)
 
     def _is_there(self) -> bool:
-        """True if the open file is this job's lease, and not one that was removed."""
+        """True if the open file is still this job's lease; False if the lease was removed."""
         with suppress(FileNotFoundError):
             found = os.stat(LEASE, dir_fd=self._root.fd, follow_symlinks=False)
             return os.path.samestat(found, os.fstat(self._fd)) and self._directory.is_there()
@@ -139,25 +143,24 @@ class Lease:
     def _close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with suppress(OSError):  # nothing depends on what was written last
+            with suppress(OSError):  # closing may report an error of writing, which does not matter
                 os.close(fd)
 
 
 def _close_to_readers(fd: int) -> None:
-    """Let only users read the lease who may write it. Otherwise a reader could lock the file and block the job
-    forever."""
-    with suppress(OSError):  # it is another user's, who has done so
+    """Remove the read permission of users who may not write the lease: a reader could lock it and block the job."""
+    with suppress(OSError):  # another user owns the file, and has done the same
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         os.fchmod(fd, mode & ~((~mode & 0o222) << 1))
 
 
 def encoded_holder() -> bytes:
-    """The text that names this process in the lease's file."""
+    """The content of the lease's file that names this process."""
     return msgspec.json.encode(Holder(os.uname().nodename, os.getpid(), _started(os.getpid()), time.time()))
 
 
 def holder_of(raw: bytes | None) -> Holder | None:
-    """The holder that a lease's file names; None if it names none or cannot be read."""
+    """Parse a lease's file; None if it is empty or malformed."""
     try:
         return msgspec.json.decode(raw or b"", type=Holder)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -172,16 +175,17 @@ def lives(holder: Holder) -> bool:
 
 
 def work_on(directory: JobDirectory) -> tuple[bool | None, Holder | None]:
-    """(True if runs work on the job, None if that cannot be known; the holder, if it can be read). Takes the lock for a
-    moment: a run that begins just then tries again.
+    """(True if a run works on the job, None if that is unknown; the holder, if it can be read).
+
+    It takes the lock for a moment. A run that starts in this moment tries again.
     """
     fd = None
-    with suppress(OSError):  # it may not be ours to write
+    with suppress(OSError):  # this user may have no permission to write the lease
         fd = directory.root.open(LEASE, os.O_RDWR)
     if fd is None:
         try:
             fd = directory.root.open_or_none(LEASE)
-        except ResourceError:  # it is another user's
+        except ResourceError:  # the lease belongs to another user
             return None, None
     if fd is None:
         return False, None
@@ -195,7 +199,7 @@ def work_on(directory: JobDirectory) -> tuple[bool | None, Holder | None]:
     if holder is not None and holder.host == os.uname().nodename:
         if working is None:
             return lives(holder), holder if lives(holder) else None
-        holder = holder if lives(holder) else None  # the named part has ended, but other parts are running
+        holder = holder if lives(holder) else None  # the named part may be dead while other parts run
     return working, None if working is False else holder
 
 
@@ -204,7 +208,7 @@ def _is_locked(fd: int) -> bool | None:
     until = time.monotonic() + LOOK_SECONDS
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a shared one would not tell of parts
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a shared lock would not conflict with parts
             return False
         except BlockingIOError:
             if time.monotonic() > until:
@@ -217,6 +221,6 @@ def _is_locked(fd: int) -> bool | None:
 
 
 def _started(pid: int) -> int:
-    """When a process was started, in clock ticks since boot; 0 where the system does not say."""
+    """The start of a process in clock ticks since boot; 0 if the system does not report it."""
     stat = process_stat(pid)
     return int(stat[19]) if len(stat) > 19 else 0

@@ -1,7 +1,8 @@
-"""Decides if a job may replace an existing file at its output's name. It may if the job made that file itself, or with
---force. made.json holds the inodes of the files that it may replace. The merge notes the inode of the new output before
-the rename. So a job that is killed right after the rename still recognises its output. A copy of a finished job is
-known by size and sha256.
+"""Decides whether a job may replace an existing output: only if the job itself has made that file, or with --force.
+
+made.json holds the inodes of the files that the job may replace. The merge notes the inode of the new output before it
+renames it. So a job that is killed right after the rename still recognises its output. If a finished job was copied,
+its output is recognised by size and sha256.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from tilewright.runtime.jobs.finished import Report, digest_of
 from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal
 
 MADE = "made.json"
-MOST = 16  # inodes: of the outputs of the last few merges
-GET_VERSION = 0x80087601  # FS_IOC_GETVERSION: the generation of an inode, whose number may be used again
+MOST = 16  # inodes in made.json: those of the last few merges
+GET_VERSION = 0x80087601  # FS_IOC_GETVERSION: the generation of an inode, because inode numbers are reused
 
 
 class Made(Sealed, frozen=True):
-    """inodes: as `_inode` returns them."""
+    """The content of made.json. inodes: as `_inode` returns them."""
 
     inodes: tuple[str, ...] = ()
 
@@ -42,8 +43,10 @@ def note(directory: JobDirectory, fds: Iterable[int]) -> None:
 def check_replaceable(
     directory: JobDirectory, outputs: Iterable[str], *, keep_others: bool, beat: Callable[[], object] = lambda: None
 ) -> None:
-    """Raises UsageError if one of `outputs` exists and no run of this job has made it. keep_others: if false, such
-    files are noted instead, and may be replaced from now on. beat: called for every block that is read.
+    """Raises UsageError if one of `outputs` exists and this job has not made it.
+
+    keep_others: if false (--force), such files are noted in made.json instead, and may be replaced. beat: called for
+    every block that is read.
     """
     paths = map(os.path.realpath, outputs)
     others = [path for path in paths if _is_there(path) and not _is_ours(directory, path, beat)]
@@ -62,7 +65,7 @@ def check_replaceable(
 
 
 def check_without_job(outputs: Iterable[str]) -> None:
-    """Raises UsageError if one of `outputs` exists; they have no job."""
+    """Raises UsageError if one of `outputs` exists although there is no job for them."""
     for path in outputs:
         if _is_there(path):
             raise refusal(path)
@@ -81,7 +84,7 @@ def refusal(path: str) -> UsageError:
 
 
 def _is_there(path: str) -> bool:
-    """True if a run would replace content: an empty directory or file has none."""
+    """True if there is content at `path`; False for an empty file or directory."""
     with naming(path, "look at"):
         try:
             status = os.stat(path)
@@ -118,7 +121,7 @@ def _known(directory: JobDirectory) -> tuple[str, ...]:
 
 
 def _inode(fd: int) -> str:
-    """The number of a file's inode, and its generation where the file system has one."""
+    """A file's inode number, and the inode's generation if the file system has one."""
     generation = bytearray(8)
     try:
         fcntl.ioctl(fd, GET_VERSION, generation)

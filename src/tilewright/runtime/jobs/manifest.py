@@ -1,6 +1,7 @@
-"""The manifest: all that a job's results depend on, and the cut of its input. Two runs with the same manifest give the
-same bytes. Every file of a job directory is sealed: it contains the sha256 of its other fields, so a changed bit is
-detected.
+"""The manifest of a job: everything that its results depend on, and the cut of its input into shards.
+
+Two runs with the same manifest give the same bytes. The JSON files of a job directory are sealed: each contains the
+sha256 of its other fields, so a changed bit is detected.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from tilewright.runtime.jobs.cut import Cut, Lines, Records
 
 VERSION = 1
 MOST_TOLD = 300  # characters of a name or a value that an error quotes
-SAMPLES, SAMPLE_BYTES = 16, 65536  # of an input that is identified without being read: 1 MiB, some milliseconds
+SAMPLES, SAMPLE_BYTES = 16, 65536  # blocks of a file that identify it: reading 1 MiB takes some milliseconds
 # what the fields of a file (SAMPLE) or a directory (FILES) in a fingerprint end with
 BYTES, SAMPLE, FILES, CHANGED, CTIME = ".bytes", ".sample", ".files", ".changed", ".ctime"
-ETAG = ".etag"  # of the local copy of an object: it stands for the times, which differ on each machine
+ETAG = ".etag"  # of the local copy of an object: used instead of the times, which differ between machines
 
 Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
 
 
-SWITCHES = "switches"  # field of a job that was begun without some optimisations: it decides the speed, not the results
+SWITCHES = "switches"  # field with the optimisations that are switched off: it changes the speed, not the results
 
 
 class Damaged(ValueError):
-    """A sealed file is not what was written."""
+    """A sealed file is missing or its content has changed."""
 
 
 class DamagedShards(Exception):
-    """numbers: the shards that differ from what was committed."""
+    """Shards are missing or their content has changed. numbers: of these shards."""
 
     def __init__(self, numbers: list[int]) -> None:
         super().__init__(numbers)
@@ -45,7 +46,7 @@ class DamagedShards(Exception):
 
 
 class Sealed(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """seal: the sha256 of everything else, set by `seal`."""
+    """The base class of sealed files. seal: the sha256 of all other fields, set by `seal`."""
 
     seal: str = ""
 
@@ -76,22 +77,23 @@ def unseal(raw: bytes, kind: type[S]) -> S:
 
 
 class Manifest(Sealed, frozen=True):
-    """fingerprint: everything that changes results, field -> value. cut: how the input becomes shards."""
+    """The manifest. fingerprint: everything that changes results, by field. cut: divides the input into shards."""
 
     fingerprint: dict[str, Value]
     cut: Cut
     version: int = VERSION
 
     def differs(self, other: Manifest, but: Container[str] = ()) -> str | None:
-        """The first field whose value in `other`, the new manifest, changes the results: "seed was 3 and is 4"; or
-        None. but: names of files whose times are ignored. A ctime that an earlier version did not record is no
-        difference, and SWITCHES is none.
+        """The first difference from `other`, the new manifest, that changes results: "seed was 3 and is 4"; or None.
+
+        but: names of files whose times are ignored. SWITCHES and ctimes that an earlier version did not record are
+        ignored, too.
         """
         if self.version != other.version:
             return f"the version of the job's files was {self.version} and is {other.version}"
         missing = object()
         names = dict.fromkeys((*self.fingerprint, *other.fingerprint))
-        for name in sorted(names, key=lambda name: name.endswith(CTIME)):  # last: it says the least
+        for name in sorted(names, key=lambda name: name.endswith(CTIME)):  # ctimes last: they tell least
             was, is_ = self.fingerprint.get(name, missing), other.fingerprint.get(name, missing)
             if name == SWITCHES or _timed(name) in but or (name.endswith(CTIME) and was is missing):
                 continue
@@ -101,8 +103,10 @@ class Manifest(Sealed, frozen=True):
         return None
 
     def touched(self, other: Manifest) -> list[str]:
-        """Names of files that differ from those of `other` in their times (mtime, ctime), but not in size and samples,
-        and of directories that differ in ctimes alone."""
+        """Names of files whose times (mtime, ctime) differ from those in `other` while size and samples are equal.
+
+        For directories: only the ctimes differ.
+        """
         mine, others = self.fingerprint, other.fingerprint
         names = dict.fromkeys(name for field in mine if (name := _timed(field)))
         return [
@@ -113,9 +117,10 @@ class Manifest(Sealed, frozen=True):
         ]
 
     def flaw(self) -> str:
-        """Why the cut does not fit the fingerprint, for example because somebody edited one of them; "" if it fits. The
-        seal does not prevent this: it is a checksum, which an editor can compute again. This check does not need the
-        input. A run also divides its input again and compares the cuts (`JobDirectory.compare`).
+        """The reason why the cut does not fit the fingerprint, such as an edited manifest; "" if it fits.
+
+        The seal does not prevent edits: it is a checksum, which an editor can compute again. This check does not need
+        the input. A run also divides its input again and compares the cuts (`JobDirectory.compare`).
         """
         cut, size, count = self.cut, self.fingerprint.get("input.bytes"), self.fingerprint.get("count")
         size = self.fingerprint.get("input.expanded", size)  # of a compressed input
@@ -141,7 +146,7 @@ def _timed(field: str) -> str:
 
 
 def _told(field: str, value: object) -> str:
-    """A fingerprint's value as a message shows it: a time (ns) as local time, a hash by its first digits."""
+    """A fingerprint's value for a message: a time (ns) as local time, a hash as its first digits."""
     if isinstance(value, str) and field.endswith((SAMPLE, FILES, CTIME)):
         return f"sha256 {value[:12]}"
     return local_time(value) if isinstance(value, int) and _timed(field) else repr(value)[:MOST_TOLD]
@@ -154,10 +159,11 @@ def local_time(ns: int) -> str:
 
 
 def file_identity(name: str, path: str) -> dict[str, Value]:
-    """Fingerprint fields that identify this version of a file without reading it all; their names begin with `name`.
-    They are its size, mtime (ns), ctime (ns), which a user cannot set, and the sha256 of 16 blocks of 64 KiB. The
-    blocks cover a file of up to 1 MiB. The local copy of an object has the object's ETag in place of the times. Raises
-    InputError.
+    """Fingerprint fields that identify this version of a file without reading it all. Their names begin with `name`.
+
+    The fields are size, mtime (ns), ctime (ns) and the sha256 of 16 blocks of 64 KiB. A user can set the mtime but not
+    the ctime. The blocks cover a file of up to 1 MiB completely. For the local copy of an object, the object's ETag
+    replaces the times. Raises InputError.
     """
     with InputFile(path, name) as file:
         status = os.fstat(file.fd)
@@ -174,7 +180,7 @@ def file_identity(name: str, path: str) -> dict[str, Value]:
 
 
 def check_unchanged(manifest: Manifest, fingerprint: dict[str, Value]) -> None:
-    """Raises InputError, naming the field, if the fingerprint has changed while the job ran."""
+    """Raises InputError with the field's name if the fingerprint has changed while the job ran."""
     if what := manifest.differs(Manifest(fingerprint=fingerprint, cut=manifest.cut)):
         raise changed_while_running(what)
 

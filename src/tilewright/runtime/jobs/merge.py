@@ -21,14 +21,17 @@ from tilewright.runtime.jobs.sinks import FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Assembling, Task, Totals, add_figures
 
-NAMED = 5  # jobs that a message names
-HASHERS = 4  # threads: sha256 lets the others run, and one thread hashes 0.4 to 2 GB/s
+NAMED = 5  # the most jobs that a message lists
+HASHERS = 4  # threads: hashlib releases the GIL, and one thread hashes 0.4 to 2 GB/s
 
 
 @dataclass(frozen=True)
 class Verified:
-    """damaged: files that are missing or differ from what was written, "shard 42: ...". checked: files that were read.
-    finished: the job has written its output. shards: of the job. done: committed shards."""
+    """The result of `verify`.
+
+    damaged: messages about files that are missing or have changed, "shard 42: ...". checked: files that were read.
+    finished: true if the job has written its output. shards: of the job. done: committed shards.
+    """
 
     damaged: list[str]
     checked: int
@@ -43,14 +46,15 @@ class Verified:
 
     @property
     def exit_code(self) -> int:
-        """0: intact; 1: damaged; 75: not finished, so run the job's command again."""
+        """0 if intact, 1 if damaged, 75 if not finished: then run the job's command again."""
         return 1 if self.damaged else 0 if self.finished else Interrupted.exit_code
 
 
 def merge(task: Task, directory: JobDirectory, stop: Stop) -> Report:
-    """Write the output from the shards in order, or let the task do it. Raises DamagedShards and Interrupted. Raises
-    ResourceError before it writes anything if the disk has too little space. After an error an earlier output is
-    unchanged.
+    """Write the output from the shards in order, or let the task do it. After an error an earlier output is unchanged.
+
+    Raises DamagedShards and Interrupted. Raises ResourceError before it writes anything if the disk has too little
+    space.
     """
     count = directory.manifest.cut.shards
     totals, bad = _totals(directory, count)
@@ -110,10 +114,10 @@ def _jobs_in(folder: str) -> str:
 
 
 def verify(output: str) -> Verified:
-    """Reads the manifest, every shard, every file of errors and the output again, and compares their hashes.
+    """Read the manifest, every shard, every file of errors and the output again, and compare their hashes.
 
-    Raises UsageError if there is no job for this output, or if its --restart has no shard yet. Raises ResourceError if
-    a file cannot be read.
+    Raises UsageError if there is no job for this output, or if a run with --restart has not committed a shard yet.
+    Raises ResourceError if a file cannot be read.
     """
     check_job(output)
     with JobDirectory(output, look=True) as directory:
@@ -122,7 +126,7 @@ def verify(output: str) -> Verified:
 
 
 def check(directory: JobDirectory, beat: Callable[[], object] = lambda: None) -> Verified:
-    """`verify` for a directory that is open. beat: called with every block, by several threads."""
+    """As `verify`, for an open directory. beat: called for every block, by several threads."""
     try:
         manifest = directory.manifest
         if flaw := manifest.flaw():
@@ -134,7 +138,7 @@ def check(directory: JobDirectory, beat: Callable[[], object] = lambda: None) ->
     finished = REPORT in directory.root.names()
 
     def look(number: int) -> str:
-        return _shard(directory, number, beat, in_place=not finished)  # else that is the output
+        return _shard(directory, number, beat, in_place=not finished)  # else _report checks the output
 
     with ThreadPoolExecutor(HASHERS) as pool:
         found = [(n, what) for n, what in zip(there, pool.map(look, there), strict=True) if what]
@@ -149,7 +153,7 @@ def check(directory: JobDirectory, beat: Callable[[], object] = lambda: None) ->
 
 
 def _shard(directory: JobDirectory, number: int, beat: Callable[[], object], *, in_place: bool) -> str:
-    """The damage of a shard and of the pieces that it wrote in place; "" if there is none."""
+    """Describe the damage of a shard and of the pieces that it wrote in place; "" if there is none."""
     try:
         with closing(directory.blocks(number)) as blocks:
             for _ in blocks:
@@ -164,7 +168,7 @@ def _shard(directory: JobDirectory, number: int, beat: Callable[[], object], *, 
 
 
 def _report(directory: JobDirectory, beat: Callable[[], object]) -> Iterator[str]:
-    """The damage of the report and the output."""
+    """Yield descriptions of the damage of the report and the output."""
     try:
         report = directory.sealed(REPORT, Report)
     except Damaged as error:

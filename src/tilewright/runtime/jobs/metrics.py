@@ -1,7 +1,7 @@
 """OUT.job/metrics.prom: the progress of a job in Prometheus' text format, for the textfile collector of node_exporter.
 
-The file is replaced by rename, so that a reader never sees a part of it. It is not flushed to the disk: it only tells
-people how far the job is, and the job reads nothing from it. Errors of the disk are ignored for the same reason.
+The file is replaced by a rename, so that a reader never sees an incomplete file. It is not flushed to the disk, and
+disk errors are ignored: it only informs people, and the job itself never reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.task import Watch
 
 METRICS = "metrics.prom"
-EVERY = 5.0  # seconds between two states of the file; Prometheus reads each 15 s or more rarely
+EVERY = 5.0  # seconds between two writes of the file; Prometheus usually reads every 15 s or less often
 
 
 class Metric(NamedTuple):
@@ -34,7 +34,7 @@ class Metric(NamedTuple):
 
 @contextmanager
 def metrics_of(directory: JobDirectory, settings: Settings, watch: Watch) -> Iterator[Watch]:
-    """The observer of a run: `watch`, and one that writes the metrics. A part writes none: it knows its shards only."""
+    """An observer that calls `watch` and writes the metrics. A part writes none: it knows only its own shards."""
     if settings.part is not None:
         yield watch
         return
@@ -44,16 +44,18 @@ def metrics_of(directory: JobDirectory, settings: Settings, watch: Watch) -> Ite
 
 
 class Metrics(Watch):
-    """Counts what a job commits, and writes the counts every few seconds. other: another observer of the same job.
-    clock: seconds, `time.monotonic` outside tests."""
+    """Counts what a job commits, and writes the counts every few seconds.
+
+    other: another observer of the same job, which gets all calls. clock: returns seconds; tests replace it.
+    """
 
     def __init__(self, directory: JobDirectory, other: Watch, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory, self._other, self._clock = directory, other, clock
         self._shards = 0
         self._begun = self._due = clock()
-        self._at: dict[int, int] = {}  # records of the shard that each worker of this run works on
+        self._at: dict[int, int] = {}  # by worker: finished records of its current shard
         self._done: set[int] = set()  # the numbers of committed shards
-        self._records = self._errors = self._new = 0  # new: records of this run's shards
+        self._records = self._errors = self._new = 0  # new: records of shards of this run
 
     def begin(self, cut: Cut) -> None:
         self._shards = cut.shards
@@ -81,7 +83,7 @@ class Metrics(Watch):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The job runs within the block. At its end the file says that it does not run any more."""
+        """A block within which the file says that the job runs. At its end the file says that it has stopped."""
         finished = False
         try:
             yield
@@ -128,12 +130,12 @@ def _lines(metric: Metric, output: str) -> tuple[str, str, str]:
 
 
 def _escaped(text: str) -> str:
-    """The value of a label."""
+    """Escape the value of a label."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _replace(folder: Folder, name: str, data: bytes) -> None:
-    """Write a file and give it its name. Raises OSError."""
+    """Write a temporary file and rename it. Raises OSError."""
     temporary = os.path.basename(temporary_name(name))
     fd = folder.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:

@@ -1,5 +1,6 @@
-"""Writes shards in place, at their final positions in OUT.job/output, which is a file or a directory of files. One
-rename makes it OUT, so a large output is written only once. A shard writes pieces and flushes them; each piece is a
+"""Writes shards in place, at their final positions in OUT.job/output, which is a file or a directory of files.
+
+One rename makes it OUT, so a large output is written only once. A shard writes pieces and flushes them; each piece is a
 block of one file. Then the shard is committed, and its notes hold the list of its pieces. Two attempts at a shard, even
 at the same time, write the same bytes. The merge (placed.py) reads every piece again before the rename.
 
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 TITLE = b"tilewright pieces 1\n"
-THREADS = 4  # that read and hash: one does 0.4 to 2 GB/s
-WRITERS = 8  # threads per worker, at most; on an H200's host they write 1.5 x as fast as four
-SYNCING = 8  # threads that flush files: a file system commits all waiting flushes together
+THREADS = 4  # that read and hash: one thread hashes 0.4 to 2 GB/s
+WRITERS = 8  # the most writing threads per worker; on an H200's host 8 write 1.5 x as fast as 4
+SYNCING = 8  # threads that call fsync: a file system handles all waiting fsyncs together
 
 _NAME = re.compile(r"(?!\.\.?(/|$))[\w.-]+(/(?!\.\.?(/|$))[\w.-]+)*", re.ASCII)
 _LINE = re.compile(r"([0-9a-f]{64}) (\d{1,18}) (\d{1,18}) (.*)")
 
 
 class Piece(NamedTuple):
-    """Bytes `offset` to `offset + size` of the file `name` of the output."""
+    """Bytes `offset` to `offset + size` of the output's file `name`, with their sha256."""
 
     sha256: str
     size: int
@@ -50,18 +51,20 @@ class Piece(NamedTuple):
 
     @property
     def absent(self) -> bool:
-        """True if the file must not exist because it would be empty, such as a chunk of zeros."""
+        """True if the file must not exist, such as the file of a Zarr chunk of zeros."""
         return bool(self.name) and not self.size
 
 
 def listed(pieces: Iterable[Piece]) -> bytes:
-    """The bytes of a list of pieces."""
+    """Encode a list of pieces."""
     return TITLE + "".join(f"{p.sha256} {p.size} {p.offset} {p.name}\n" for p in pieces).encode()
 
 
 def parsed(notes: bytes) -> list[Piece]:
-    """The pieces of a list; [] if the notes are no list. Raises Damaged for any other line, such as a name that leads
-    out of the output."""
+    """Decode a list of pieces; [] if the notes hold none.
+
+    Raises Damaged for a malformed line, such as a name that leads out of the output.
+    """
     if not notes.startswith(TITLE):
         return []
     pieces = []
@@ -74,7 +77,7 @@ def parsed(notes: bytes) -> list[Piece]:
 
 
 class Tree:
-    """A file, or a directory of files, in a folder; links are never followed, and directories made as needed."""
+    """A file, or a directory of files, in a folder. Links are never followed, and directories are made as needed."""
 
     def __init__(self, folder: Folder, root: str) -> None:
         self._folder, self._root = folder, root
@@ -87,7 +90,7 @@ class Tree:
 
     @contextmanager
     def _at(self, name: str, *, make: bool = False) -> Iterator[tuple[Folder, str]]:
-        """(directory, name in it) of the file `name`."""
+        """The open directory of the file `name`, and the file's name in it."""
         *folders, last = [self._root, *name.split("/")] if name else [self._root]
         with ExitStack() as opened:
             at = self._folder
@@ -97,38 +100,40 @@ class Tree:
             yield at, last
 
     def remove(self, name: str) -> None:
-        """Removes the file `name`; nothing to do if not there. The merge finds what cannot be removed."""
+        """Remove the file `name` if it exists. Errors are ignored, because the merge detects a file that remains."""
         with suppress(ResourceError), self._at(name) as (folder, last):
             folder.remove(last)
 
     def get(self, piece: Piece) -> bytes:
-        """The bytes that are now at the position of a piece of at most BLOCK_BYTES; b"" if there are none."""
+        """Read the bytes at a piece's position, at most BLOCK_BYTES; b"" if the file does not exist."""
         with suppress(OSError, ResourceError):
             return b"".join(self.blocks(piece))
         return b""
 
     def blocks(self, piece: Piece) -> Iterator[bytes]:
-        """The bytes that are now at the position of a piece, in blocks. Raises OSError and ResourceError, and Damaged
-        for a file of another size, because a piece of a directory is a whole file."""
+        """Yield the bytes at a piece's position, in blocks.
+
+        Raises OSError and ResourceError. In a directory a piece is a whole file: Damaged if the file has another size.
+        """
         fd = self.open(piece.name, os.O_RDONLY)
         try:
             status = os.fstat(fd)
             if piece.name and status.st_size != piece.size:
                 raise Damaged(f"{piece.name} has {status.st_size:,} bytes; the shard's list says {piece.size:,}")
-            if stat.S_ISREG(status.st_mode):  # no further than the file: the size may come from an edited list
+            if stat.S_ISREG(status.st_mode):  # only to the file's end: the size may come from an edited list
                 for place in range(0, min(piece.size, status.st_size - piece.offset), BLOCK_BYTES):
                     yield os.pread(fd, min(BLOCK_BYTES, piece.size - place), piece.offset + place)
         finally:
             os.close(fd)
 
     def has(self, name: str) -> bool:
-        """True if anything has this name."""
+        """True if a file or directory has this name."""
         with suppress(ResourceError), self._at(name) as (folder, last):
             return last in folder
         return False
 
     def holds(self, piece: Piece) -> bool:
-        """True if the piece's bytes are at its position. For an absent piece: true if no file has its name."""
+        """True if the piece's bytes are at its position; for an absent piece, if no file has its name."""
         if piece.absent:
             return not self.has(piece.name)
         digest, size = hashlib.sha256(), 0
@@ -136,12 +141,12 @@ class Tree:
             for block in self.blocks(piece):
                 digest.update(block)
                 size += len(block)
-        except (OSError, ResourceError, Damaged):  # missing, or something else
+        except (OSError, ResourceError, Damaged):  # the file is missing or different
             return False
         return (size, digest.hexdigest()) == (piece.size, piece.sha256)
 
     def note(self, name: str, offset: int, size: int) -> Piece:
-        """The piece for existing bytes, at most BLOCK_BYTES of them."""
+        """Hash existing bytes, at most BLOCK_BYTES, and return their piece."""
         with naming(self.path, "read"):
             fd = self.open(name, os.O_RDONLY)
             try:
@@ -151,7 +156,7 @@ class Tree:
         return Piece(hashlib.sha256(block).hexdigest(), size, offset, name)
 
     def put(self, name: str, offset: int, data: Buffer, *, whole: bool = False) -> None:
-        """Write bytes or a C-contiguous array at `offset`. whole: these are all bytes of the file."""
+        """Write bytes or a C-contiguous array at `offset`. whole: the data is the whole file."""
         view = memoryview(data).cast("B")
         with naming(self.path, "write"):
             fd = self.open(name, os.O_RDWR | os.O_CREAT)
@@ -167,7 +172,7 @@ class Tree:
         names = set(names)
         folders = {name[:i] for name in names for i in range(len(name)) if name[i] == "/"}
         with ThreadPoolExecutor(SYNCING) as pool:
-            for some in (names, folders | ({""} if names - {""} else set())):  # directories after their content
+            for some in (names, folders | ({""} if names - {""} else set())):  # directories after the files in them
                 for _ in pool.map(self._sync, some):
                     pass
 
@@ -181,7 +186,7 @@ class Tree:
 
 
 class Outside(Tree):
-    """A tree in a folder that is opened for each file."""
+    """A `Tree` that opens its folder again for each file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -195,14 +200,16 @@ class Outside(Tree):
 
 
 def writers() -> int:
-    """Threads of a worker that copy and hash: as many as it has cores, from THREADS to WRITERS."""
+    """The number of a worker's threads that copy and hash: its number of cores, but from THREADS to WRITERS."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else THREADS
     return max(THREADS, min(WRITERS, cores))
 
 
 class Placing:
-    """Writes a shard in place: `with Placing(out) as place: place.write(offset, data)`. At the end all data is on the
-    disk, and the list of its pieces is in the shard's notes. Raises ResourceError.
+    """Writes a shard in place: `with Placing(out) as place: place.write(offset, data)`.
+
+    The end of the block flushes all data to the disk, and adds the list of pieces to the shard's notes. Raises
+    ResourceError.
     """
 
     def __init__(self, out: Attempt) -> None:
@@ -223,18 +230,21 @@ class Placing:
             self._out.notes += listed(self._pieces)
 
     def put(self, parts: Iterable[tuple[int, np.ndarray]]) -> None:
-        """Write (byte of the output, C-contiguous array) without its list entry; call `note` later."""
+        """Write arrays at these bytes of the output without adding them to the list; call `note` later.
+
+        parts: (byte of the output, C-contiguous array).
+        """
         for offset, data in parts:
             self._write(offset, data.data.cast("B"))
 
     def note(self, offset: int, size: int) -> None:
-        """All of these bytes of the output have been `put`."""
+        """Add these bytes of the output, which have been `put`, to the list."""
         end = offset + size
         places = range(offset, end, BLOCK_BYTES)
         self._pieces += self._pool.map(lambda place: self._tree.note("", place, min(BLOCK_BYTES, end - place)), places)
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Bytes or a C-contiguous array at a byte of the output; in blocks, several at a time."""
+        """Write bytes or a C-contiguous array at this byte of the output, in blocks, by several threads."""
         view = memoryview(data).cast("B")
         self._open()
 
@@ -256,8 +266,10 @@ class Placing:
             write_at(self._fd, offset, view)
 
     def files(self, contents: Iterable[tuple[str, bytes | Callable[[], bytes]]]) -> None:
-        """Write whole files, (name, content or a function that makes it), several at a time. Empty files must not
-        exist."""
+        """Write whole files by several threads. contents: (name, content or a function that returns it).
+
+        A file whose content is empty is removed instead.
+        """
 
         def one(file: tuple[str, bytes | Callable[[], bytes]]) -> Piece:
             name, made = file
@@ -274,8 +286,10 @@ class Placing:
 
 
 def damage(directory: JobDirectory, number: int, beat: Callable[[], object]) -> str:
-    """The damage of the pieces that a shard of an unfinished job wrote in place; "" if there is none. Raises
-    Damaged."""
+    """Describe the damage of the pieces that a shard of an unfinished job wrote in place; "" if there is none.
+
+    Raises Damaged if the list itself is damaged.
+    """
     trees = Tree(directory.root, STAGE), Outside(directory.output)
     for piece in parsed(directory.notes(number)):
         beat()

@@ -1,6 +1,8 @@
-"""Merges shards that were written in place (pieces.py): it reads every piece again, then renames the output. If a piece
-differs from the shard's list, it may still be in an existing OUT: if a finished job's output was damaged elsewhere, or
-if the job stopped between the rename and its report. If the piece is not there either, the shard counts as damaged.
+"""Merges shards that were written in place (pieces.py): it reads every piece again, then renames the output.
+
+If a piece is missing or wrong in OUT.job/output, an existing OUT may still have it. This happens if the job stopped
+between the rename and its report, or if another part of a finished output was damaged. If OUT does not have the piece
+either, the shard counts as damaged.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tilewright.runtime.jobs.sinks import Beat
 
 
 class _Placed:
-    """A Sink, see sinks.py."""
+    """The base class of both sinks (sinks.py) for shards that were written in place."""
 
     def __init__(self, directory: JobDirectory, beat: Beat) -> None:
         self._directory, self._beat = directory, beat
@@ -49,21 +51,21 @@ class _Placed:
         raise NotImplementedError
 
     def _opened(self) -> int:
-        """A descriptor of the file or directory that shards write to; it is made if no shard wrote."""
+        """A descriptor of the file or directory to which shards write; it is made if it does not exist."""
         raise NotImplementedError
 
     def fileno(self) -> int:
         return self._fd
 
     def write(self, block: bytes | memoryview) -> None:
-        """Ignores the bytes of a shard: they are for other outputs."""
+        """Ignore the bytes of a shard, which belong to other outputs."""
 
     def _pieces(self, number: int) -> list[Piece]:
         return parsed(self._directory.notes(number))
 
 
 class PlacedFile(_Placed):
-    """A file of `head`, the `size` bytes that the shards wrote in place, in their order, and `tail`."""
+    """An output file: `head`, then `size` bytes that the shards wrote in place, in their order, then `tail`."""
 
     def __init__(self, directory: JobDirectory, head: bytes, size: int, tail: bytes, beat: Beat) -> None:
         super().__init__(directory, beat)
@@ -76,8 +78,11 @@ class PlacedFile(_Placed):
             return self._tree.open("", os.O_RDWR | os.O_CREAT)
 
     def begin(self, number: int) -> None:
-        """Raises Damaged if this shard's pieces do not cover exactly its part of the file, or if one of them is neither
-        in the new output nor in the earlier one."""
+        """Begin a shard.
+
+        Raises Damaged if its pieces do not cover exactly its part of the file, or if a piece is neither in the new
+        output nor in the earlier one.
+        """
         pieces, missing = self._pieces(number), 0
         self._check(number, pieces)
         for first in range(0, len(pieces), THREADS):
@@ -105,8 +110,7 @@ class PlacedFile(_Placed):
             raise Damaged(f"its pieces end at byte {at:,} of the output, and not at {end:,}")
 
     def _block(self, piece: Piece) -> bytes | None:
-        """Find the bytes of a piece, and copy them to its position if needed. Returns them, or None if they are not
-        found."""
+        """Find a piece's bytes, copy them to its position if needed, and return them; None if they are not found."""
         if piece.size > BLOCK_BYTES:
             return None
         self._beat()
@@ -119,7 +123,7 @@ class PlacedFile(_Placed):
         return None
 
     def _add(self, blocks: list[bytes | None]) -> None:
-        for block in filter(None, blocks):  # where one is None nothing is delivered
+        for block in filter(None, blocks):  # if a block is None, the output will not appear
             self._digest.update(block)
             self._size += len(block)
 
@@ -146,8 +150,9 @@ class PlacedFile(_Placed):
 
 
 class PlacedTree(_Placed):
-    """A directory of the files that the shards wrote in place, one piece each, and of `files`, content by name. folder:
-    how it replaces an earlier one. expected: the names of a shard's files, including absent ones.
+    """An output directory: the files that the shards wrote in place, one piece each, and `files` (content by name).
+
+    folder: replaces an earlier directory. expected: returns the names of a shard's files, including absent ones.
     """
 
     def __init__(
@@ -170,7 +175,7 @@ class PlacedTree(_Placed):
             folder.close()
 
     def begin(self, number: int) -> None:
-        """Raises Damaged if a file of this shard is neither in the new output nor in the earlier one."""
+        """Begin a shard. Raises Damaged if a file of it is neither in the new output nor in the earlier one."""
         pieces = self._pieces(number)
         names = [piece.name for piece in pieces]
         if any(piece.offset for piece in pieces):
@@ -183,7 +188,7 @@ class PlacedTree(_Placed):
         self._found |= {piece.name: (piece.size, piece.sha256) for piece in pieces if not piece.absent}
 
     def _whole(self, piece: Piece) -> bool:
-        """Copy the file to its place if needed; true if it is there now."""
+        """Copy the file from the earlier output if needed. True if the new output has it."""
         self._beat()
         if self._tree.holds(piece):
             return True
@@ -205,7 +210,7 @@ class PlacedTree(_Placed):
         self._folder.adopt(self._tree.path)
 
     def _remove_strays(self) -> None:
-        """Remove files of earlier attempts that are no part of the output."""
+        """Remove files of earlier attempts that do not belong to the output."""
         with naming(self._tree.path, "remove what is too much of it"):
             for at, folders, names in os.walk(self._tree.path, topdown=False):
                 for name in (*names, *(name for name in folders if os.path.islink(os.path.join(at, name)))):
@@ -221,7 +226,7 @@ class PlacedTree(_Placed):
 
 
 def digest_of_files(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
-    """Bytes and sha256 of a directory with these files, (bytes, sha256) by name, as `merge.digest_of` tells them."""
+    """(bytes, sha256) of a directory, as `digest_of` returns them. files: (bytes, sha256) of each file by name."""
     folders: dict[str, dict[str, tuple[int, str]]] = {}
     entries = {}
     for name, known in files.items():
@@ -238,12 +243,12 @@ def digest_of_files(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
 
 
 def is_finished(output: str) -> bool:
-    """True if a job has written the output: then nothing is written, or only its damaged parts."""
+    """True if a job has written the output. Then a run writes nothing, or only damaged parts."""
     return os.path.exists(f"{os.path.realpath(output)}.job/{REPORT}")
 
 
 def room(output: str) -> int:
-    """Bytes that an output may have: the free bytes of its disk plus the bytes that its job has already written."""
+    """The most bytes that an output may have: its disk's free bytes plus those that its job has written already."""
     output, done = os.path.realpath(output), 0
     with naming(output, "ask for the space left on its disk"):
         disk = os.statvfs(os.path.dirname(output))

@@ -15,22 +15,23 @@ from tilewright.runtime.jobs.cut import Records, RowGroups
 from tilewright.runtime.jobs.durable import Draft
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
 
-if TYPE_CHECKING:  # records.py loads NumPy, which those who only hand out shards do without
+if TYPE_CHECKING:  # records.py imports NumPy, which processes that only hand out shards do not need
     from typing_extensions import Buffer
 
     from tilewright.formats.records import RecordError
     from tilewright.runtime.jobs.directory import JobDirectory
 
-TRAILER_BYTES = 4096  # most bytes of a record and its length
-AGAIN = ".again.jsonl"  # how the name of errors ends while their shard is committed again
-LENGTH_BYTES = 9  # of the record: eight hexadecimal digits and the end of the line
+TRAILER_BYTES = 4096  # the most bytes of a record and its length
+AGAIN = ".again.jsonl"  # suffix of a file of errors while its shard is committed again
+LENGTH_BYTES = 9  # of the text with the record's length: eight hexadecimal digits and a newline
 
 
 class Record(Sealed, frozen=True):
-    """The record of a committed shard. manifest: the seal of the job's manifest. size, sha256: of its output.
-    error_size, error_sha256: of its file of errors. notes_size, notes_sha256: of its notes for the merge. figures: the
-    verb's counts, such as tokens or seconds of a phase. seconds: its duration. finished: its end, in seconds since
-    1970.
+    """The record of a committed shard.
+
+    manifest: the seal of the job's manifest. size, sha256: of its output, in bytes. error_size, error_sha256: of its
+    file of errors. notes_size, notes_sha256: of its notes for the merge. figures: the verb's counts and times, such as
+    tokens or seconds of a phase. seconds: its duration. finished: its end, in seconds since 1970.
     """
 
     shard: int
@@ -49,15 +50,15 @@ class Record(Sealed, frozen=True):
 
     @property
     def trailer(self) -> bytes:
-        """Bytes of the file after the output."""
+        """The bytes of the record and its length, which end the shard's file."""
         line = encoded(self)
         return line + f"{len(line):08x}\n".encode()
 
 
 def read_record(fd: int, path: str, number: int, manifest: Manifest) -> Record:
-    """The record at the end of an open file. Raises Damaged unless it is the record of shard `number` of this job.
+    """Read the record at the end of an open file. path: its name in errors.
 
-    path: what errors call the file.
+    Raises Damaged unless it is the record of shard `number` of this job.
     """
     with naming(path, "read"):
         size = os.fstat(fd).st_size
@@ -82,7 +83,7 @@ def read_record(fd: int, path: str, number: int, manifest: Manifest) -> Record:
 
 
 class Attempt:
-    """The output of a shard while a worker writes it. It is hashed and has a private name; `commit` renames it."""
+    """The output of a shard while a worker writes it. It is hashed, and has a temporary name until `commit`."""
 
     def __init__(self, directory: JobDirectory, number: int) -> None:
         self.directory, self.number = directory, number
@@ -91,7 +92,7 @@ class Attempt:
         self._errors = bytearray()
         self._start = time.perf_counter()
         self.errors = 0
-        self.again = False  # the shard exists, and its record of errors must stay valid until this one replaces it
+        self.again = False  # the shard exists; its errors file must match it until `commit` replaces both
         self.notes = bytearray()  # the shard's notes for the merge
         self.figures: dict[str, float] = {}  # added up over all shards
 
@@ -103,22 +104,24 @@ class Attempt:
 
     @property
     def path(self) -> str:
-        """The path of the output that it will be a part of."""
+        """The path of the job's output."""
         return self.directory.output
 
     def write(self, data: Buffer) -> None:
-        """Appends a bytes-like object or a C-contiguous array to the shard's output."""
+        """Append a bytes-like object or a C-contiguous array to the shard's output."""
         self._digest.update(data)
         self._draft.write(data)
 
     def error(self, error: RecordError) -> None:
-        """Note a failed record. The caller writes its line of the output."""
+        """Add a failed record to the file of errors. The caller writes its line of the output."""
         self.errors += 1
         self._errors += msgspec.json.encode(error) + b"\n"
 
     def commit(self, records: int) -> Record:
-        """Complete the shard and flush it to the disk. Raises ResourceError. Raises InputError if one of its input
-        files has changed since the run began. After an error the shard does not exist."""
+        """Complete the shard, flush it to the disk and rename it. After an error the shard does not exist.
+
+        Raises ResourceError, and InputError if an input file has changed since the run began.
+        """
         directory = self.directory
         directory.began.check()
         if self._errors:
@@ -138,7 +141,7 @@ class Attempt:
                 finished=time.time(),
                 notes_size=len(self.notes),
                 notes_sha256=hashlib.sha256(self.notes).hexdigest() if self.notes else "",
-                figures={name: float(value) for name, value in self.figures.items()},  # an int reads back as another
+                figures={name: float(value) for name, value in self.figures.items()},  # an int would break the seal
             )
         )
         self._draft.write(self.notes)

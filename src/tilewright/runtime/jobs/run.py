@@ -1,5 +1,5 @@
-"""Runs a job from the command to its output. The same call resumes a job that was stopped, and leaves a finished one
-alone."""
+"""Runs a job from its options to its output. The same call resumes a job that was stopped, and does nothing for a
+finished one."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from tilewright.runtime.jobs.stop import Stop, stopping
 from tilewright.runtime.jobs.task import DOUBTED, OTHERS, Assembling, Engine, Job, Reading, Settling, Task, Watch
 from tilewright.runtime.jobs.unchanged import AsBegun
 
-MOST_SHARDS = 1_000_000  # 150 MB in the process that hands them out
-REMOVED = 20  # times that another run may remove the job directory as this one begins on it
-ROUNDS = 3  # rounds of running missing shards and merging; with more, the disk damages shards each time
+MOST_SHARDS = 1_000_000  # they take 150 MB in the process that hands them out
+REMOVED = 20  # the most times that another run may remove the job directory while this run starts
+ROUNDS = 3  # of running missing shards and merging; if shards are damaged each time, the disk is at fault
 
 
 def run(
     task: Task, output: str, engine: Engine, settings: Settings | None = None, watch: Watch | None = None
 ) -> Report:
-    """Run the missing shards of a job and merge all. watch: gets the record of every shard, old ones first.
+    """Run the missing shards of a job and merge all shards. watch: gets the record of every shard, old ones first.
 
-    Raises UsageError if the job was begun for other results, and InputError, also if an input changes meanwhile. Raises
-    ResourceError, also if another run holds the job. Raises InternalError for more failed records than `max_errors`,
-    and for a shard that kills every worker. Raises Interrupted if a signal stops it. In each case an earlier output is
-    untouched, and the same call resumes the job.
+    Raises UsageError if the job was started with another fingerprint; InputError for an invalid input, or one that
+    changes meanwhile; ResourceError if the system fails or another run holds the job; InternalError for more failed
+    records than `max_errors`, or a shard that kills every worker; Interrupted if a signal stops the run. After an error
+    an earlier output is unchanged, and the same call resumes the job.
     """
     with engine:
         return run_within(task, output, engine, settings, watch)
@@ -58,7 +58,7 @@ def run_within(
     watch: Watch | None = None,
     request: bytes = b"",
 ) -> Report:
-    """`run` for an engine whose `with` block the caller is in. request: the job as workers that join it read it."""
+    """As `run`, but the caller has entered the engine's `with` block. request: the content of job.json."""
     settings = settings or Settings()
     if not engine.lead:
         return engine.follow(task, output, settings)
@@ -66,8 +66,8 @@ def run_within(
         if isinstance(task, Assembling):
             task.check_outputs()
         else:
-            AtomicFile(output).__enter__().discard()  # one that cannot be written is found before the work
-        began = AsBegun.of(task.files() if isinstance(task, Reading) else {})  # before they are read
+            AtomicFile(output).__enter__().discard()  # raises before the work if the output cannot be written
+        began = AsBegun.of(task.files() if isinstance(task, Reading) else {})  # noted before they are read
         manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
         began = began.also(getattr(task, "trees", {}))
         began.check_before(settings.since)
@@ -93,12 +93,14 @@ def run_within(
 
 
 def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
-    """Begin or resume the job in a directory whose lease this run holds. Returns when the part, or the whole job, is
-    finished."""
+    """Start or resume the job in a directory whose lease this run holds.
+
+    Returns when the part or the whole job is finished.
+    """
     task, directory, settings = work.task, work.directory, work.settings
     files = task.files() if isinstance(task, Reading) else {}
     touched = directory.begin(manifest, task.cut)
-    if settings.part is None:  # another part may have ended this way
+    if settings.part is None:  # else other parts may use these files
         directory.root.remove(ENDED)
         directory.root.remove(CLAIMS)
     contents.check_touched(directory, manifest, touched, files, work.stop.check)
@@ -108,7 +110,7 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
     if settings.shard_size is not None and directory.manifest.cut != manifest.cut:
         work.facts |= {"shard_size": settings.shard_size}
     if settings.part and settings.part[0]:
-        files = {}  # part 0 hashes them
+        files = {}  # only part 0 hashes them
     work.began = manifest
     with trace.tracing(directory, settings.trace), contents.hashing(directory, files):
         return work.part(*settings.part) if settings.part else work.until_whole()
@@ -116,8 +118,10 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
 
 @contextmanager
 def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
-    """The job's directory with its lease. If another run removes the directory meanwhile, because it had nothing to
-    save, it is made again."""
+    """Open the job's directory and take its lease.
+
+    If another run, which had nothing to save, removes the directory meanwhile, it is made again.
+    """
     for left in reversed(range(REMOVED)):
         with ExitStack() as stack:
             try:
@@ -132,7 +136,7 @@ def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
 
 
 def check_cut(cut: Cut) -> Cut:
-    """Raises UsageError for more shards than a directory, or the memory of the leading process, should hold."""
+    """Raises UsageError for more than MOST_SHARDS shards: the directory and the leading process could not hold them."""
     if cut.shards > MOST_SHARDS:
         raise UsageError(
             f"the input would become {cut.shards:,} shards; at most {MOST_SHARDS:,} are possible",
@@ -142,7 +146,7 @@ def check_cut(cut: Cut) -> Cut:
 
 
 def check_part(settings: Settings) -> None:
-    """Raises UsageError for an invalid part, and for options that only a run of all shards can have."""
+    """Raises UsageError for an invalid --part, and for options that cannot be combined with it."""
     if settings.part is None:
         return
     number, count = settings.part
@@ -156,13 +160,13 @@ def check_part(settings: Settings) -> None:
 
 
 def check_retry(settings: Settings) -> None:
-    """Raises UsageError for an engine that cannot try failed records again, and for contradicting options."""
+    """Raises UsageError if --retry-failed is combined with options or an engine that do not allow it."""
     if not settings.retry_failed:
         return
     if settings.restart or settings.part is not None:
         other = "--restart computes" if settings.restart else "--part computes"
         raise UsageError(f"--retry-failed computes some shards again, and {other} others", remedy="give one of them")
-    if not settings.is_supervised:  # a rank's death ends an MPI job; inline, the record would end the whole job
+    if not settings.is_supervised:  # with MPI or inline, a record that kills its process would stop the job
         engine = settings.engine or "inline"
         raise UsageError(
             f"engine is {engine!r}; --retry-failed needs an engine that replaces the workers which a record ends",
@@ -172,11 +176,11 @@ def check_retry(settings: Settings) -> None:
 
 @contextmanager
 def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
-    """Within the block, an error that is reported to the user before the first shard removes the job's directory."""
+    """Within the block, an error before the first shard removes the job's directory."""
     try:
         yield
     except TilewrightError as error:
-        with suppress(ResourceError):  # the user is told the first error, not this one
+        with suppress(ResourceError):  # so that the first error is raised, not this one
             if directory.made and not isinstance(error, InternalError) and next(directory.committed(), None) is None:
                 directory.remove()
         raise
@@ -184,18 +188,18 @@ def _leaving_nothing(directory: JobDirectory) -> Iterator[None]:
 
 @contextmanager
 def _telling(work: _Run) -> Iterator[None]:
-    """Within the block, the message of Interrupted also says what the job has saved."""
+    """Within the block, Interrupted gets a message that also says what the job has saved."""
     try:
         yield
     except Interrupted as error:
         why = f"stopped by {error.value}" if error.value else error.message
-        with suppress(ResourceError):  # it names the signal all the same
+        with suppress(ResourceError):  # then the message only names the signal
             error.message = f"{why}: {_kept(work)}"
         raise
 
 
 def _kept(work: _Run) -> str:
-    """The text about the saved shards of a job that was stopped."""
+    """The sentence about the saved shards of a job that was stopped."""
     directory = work.directory
     done, shards = sum(1 for _ in directory.committed()), 0
     with suppress(Damaged):
@@ -212,7 +216,7 @@ def _kept(work: _Run) -> str:
 
 
 class _Run:
-    """is_settled: files of earlier runs have been cleaned up, and the output may be replaced. Next the shards run."""
+    """One run of a job. is_settled: files of earlier runs are cleaned up, and the output may be replaced."""
 
     def __init__(
         self, task: Task, directory: JobDirectory, engine: Engine, settings: Settings, stop: Stop, watch: Watch
@@ -226,7 +230,7 @@ class _Run:
         self.facts: dict[str, Any] = {}
         self.claims: Claims | None = None
         self.request = b""
-        self.began: Manifest  # with the files as this run found them
+        self.began: Manifest  # the manifest with the files' current times
         self.start = time.perf_counter()
 
     def until_whole(self) -> Report:
@@ -288,15 +292,15 @@ class _Run:
         )
 
     def help(self, number: int, count: int) -> None:
-        """Run the shards of a part, then those of other parts that no process runs, until there are none."""
+        """Run the shards of a part, then shards of other parts that no process runs, until none is left."""
         with Claims(self.directory, (number, count)) as self.claims:
             while self.claims.any(todo := in_order(self.todo, (number, count))):
                 self.todo = todo
                 self.compute()
-                self.todo = self.directory.missing()  # a process may have ended in one meanwhile
+                self.todo = self.directory.missing()  # another part may have died and left a shard
 
     def finished(self) -> Report | None:
-        """The report of a finished and intact job. Damaged shards are moved aside."""
+        """The report of a finished and intact job; else None. Damaged shards are moved aside."""
         if REPORT not in self.directory.root.names():
             return None
         found = check(self.directory, self.stop.check)
@@ -304,20 +308,23 @@ class _Run:
         if found.intact and [*(report := self.directory.sealed(REPORT, Report)).others] == others:
             doubted = report.figures.get(DOUBTED) and self.engine.watches
             if doubted or (report.errors and self.settings.retry_failed):
-                return None  # the report and the output stay until those of this run replace them
+                return None  # the old report and output stay until this run replaces them
             self.count(report.records, report.errors)
             facts = {
                 name: fact for name, fact in report.facts.items() if name not in ("touched", "shard_size", OTHERS)
             } | self.facts
-            return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # no merge, for one
+            return msgspec.structs.replace(report, computed=0, seconds={}, facts=facts)  # {}: this run merges nothing
         for number in found.bad_shards:
             self.directory.quarantine(number)
         self.directory.root.remove(REPORT)
         return None
 
     def count_committed(self, watch: Watch, *, again: bool = False) -> None:
-        """again: shards with records that are tried again run again: doubted ones, or all that failed. Until then they
-        stay."""
+        """Pass the committed shards to `watch`, and list the missing ones in `todo`.
+
+        again: shards with records that are tried again (`is_retried`) also get into `todo`. They stay committed until
+        the new ones replace them.
+        """
         begin = time.perf_counter()
         self.todo = self.directory.missing()
         self.records = self.errors = 0
@@ -339,7 +346,7 @@ class _Run:
 
     def compute(self) -> None:
         begin = time.perf_counter()
-        self.directory.forget_lines()  # before workers and `settle` use them
+        self.directory.forget_lines()  # before workers and `settle` use the index
         if self.todo:
             self.directory.note_request(self.request)
             watch = self.watch
@@ -356,7 +363,7 @@ class _Run:
     def settle(self, stop: Stop) -> None:
         if isinstance(self.task, Settling):
             self.task.settle(self.directory, stop)
-            self.count_committed(Watch())  # there may be more errors now
+            self.count_committed(Watch())  # counts the errors again: `settle` may have added some
 
     def done(self, record: Record, worker: int) -> None:
         self.computed += 1

@@ -11,7 +11,7 @@ from tilewright.switches import Without
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of every verb. Only device, dtype, rungs and without can change results.
+    """The options that all verbs share. Only device, dtype, rungs and without can change results.
 
     device: "cpu", "cuda" or "auto". dtype: accuracy class; None: float32, or for `convolve` the dtype that suits the
     input. threads: of CPU kernels; None: one per core. rungs: the forced kernel of each operation or layer

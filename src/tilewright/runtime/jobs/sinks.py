@@ -1,5 +1,5 @@
-"""Consumers of a job's shards, for outputs that are more than the joined shards. They encode the shards, or rename what
-was written in place (pieces.py)."""
+"""Sinks: consumers of a job's shards, for outputs that are not just the joined shards. A sink encodes the shards, or
+renames an output that the shards wrote in place (pieces.py)."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ Beat = Callable[[], object]
 
 
 class Sink(Protocol):
-    """Receives the shards in order. It is a context manager: the output appears at its end, if there was no error."""
+    """Receives the shards in order. It is a context manager: the output appears at its end, except after an error."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
     def fileno(self) -> int:
-        """A descriptor of the file or directory that a rename turns into the output."""
+        """A descriptor of the file or directory that will be renamed to the output."""
 
     def begin(self, number: int) -> None:
-        """Begin a shard. Raises Damaged if its pieces in place are missing or differ from what was committed."""
+        """Begin a shard. Raises Damaged if pieces that it wrote in place are missing or have changed."""
 
     def write(self, block: bytes | memoryview) -> None:
-        """The next bytes of its output."""
+        """Receive the next bytes of the shard's output."""
 
     @property
     def digest(self) -> tuple[int, str]:
-        """After the end: (bytes, sha256) of the output, as `digest_of` returns them."""
+        """(bytes, sha256) of the output, as `digest_of` returns them. Read it after the end."""
 
 
 def deliver(directory: JobDirectory, shards: int, sinks: Sequence[Sink], stop: Stop) -> list[tuple[int, str]]:
@@ -59,7 +59,7 @@ def deliver(directory: JobDirectory, shards: int, sinks: Sequence[Sink], stop: S
                 with closing(directory.blocks(number)) as blocks:
                     for block in blocks:
                         stop.check()
-                        for sink in () if bad else sinks:  # then only other damage is looked for
+                        for sink in () if bad else sinks:  # after damage was found, only search for more
                             sink.write(block)
             except Damaged:
                 bad.append(number)
@@ -73,14 +73,14 @@ class Encoder(Protocol):
     """Encodes the shards as the bytes of a file."""
 
     def write(self, block: bytes | memoryview) -> None:
-        """The next bytes of the shards."""
+        """Receive the next bytes of the shards."""
 
     def finish(self) -> None:
-        """All shards have been written."""
+        """Write the rest of the file. Called after the last shard."""
 
 
 class FileSink:
-    """One file, written by the encoder that `make(file)` returns."""
+    """A sink that writes one file with the encoder that `make(file)` returns."""
 
     def __init__(self, path: str, make: Callable[[HashedFile], Encoder]) -> None:
         self._file, self._make = HashedFile(path), make
@@ -107,7 +107,7 @@ class FileSink:
         return self._file.fileno()
 
     def begin(self, number: int) -> None:
-        """Nothing was written in place."""
+        """Do nothing: these shards write nothing in place."""
 
     def write(self, block: bytes | memoryview) -> None:
         self._encoder.write(block)
@@ -118,7 +118,7 @@ class FileSink:
 
 
 class Section:
-    """Passes the bytes `span(record)`, begin and end, of each shard's output to another sink."""
+    """Passes a section of each shard's output, bytes begin to end of `span(record)`, to another sink."""
 
     def __init__(self, sink: FileSink, directory: JobDirectory, span: Callable[[Record], tuple[int, int]]) -> None:
         self._sink, self._directory, self._span = sink, directory, span
@@ -148,7 +148,7 @@ class Section:
 
 
 class HashedFile(AtomicFile):
-    """digest: the sha256 of all written bytes. A thread hashes a block while it is written and the next one is read."""
+    """An AtomicFile with `digest`, the sha256 of all written bytes. A thread hashes each block while it is written."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -163,10 +163,10 @@ class HashedFile(AtomicFile):
         try:
             super().write(data)
         finally:
-            if not memoryview(data).readonly:  # the caller may fill it again
+            if not memoryview(data).readonly:  # the caller may overwrite the buffer
                 self._hashed.result()
 
     def discard(self) -> None:
-        """See AtomicFile, which calls it at the end, also after success."""
+        """As AtomicFile's, which calls it at the end, also after success."""
         self._pool.shutdown()
         super().discard()

@@ -14,23 +14,25 @@ from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal
 from tilewright.runtime.jobs.merge import Report, check_job
 from tilewright.runtime.jobs.workers import WorkerDone, workers_of
 
-RECENT = 64  # shards from which the rate is taken
+RECENT = 64  # the last shards, from which the rate is computed
 
 
 class Ended(Sealed, frozen=True):
-    """too_many: the number of bad records and the number allowed, as text."""
+    """The content of ended.json. too_many: the number of bad records and the number allowed, as text."""
 
     too_many: str
 
 
 @dataclass(frozen=True)
 class Status:
-    """The progress of a job. state: "running", "perhaps running" (see holder), "stopped", "finished", or "damaged": a
-    finished job whose files are partly missing. shards, done: all, and committed. records, errors: of the committed
-    shards. rate: records per second in the last shards; seconds_left: at that rate, None if unknown. holder: the run
-    that works on it; None if there is none or it cannot be read. On a file system without locks, a run on another host
-    cannot be detected. gone: missing parts of a finished job. too_many: why --max-errors stopped the job, else None.
-    workers: where each ran and what it committed, over all runs; empty for a job in one process.
+    """The progress of a job.
+
+    state: "running", "perhaps running" (see holder), "stopped", "finished", or "damaged": a finished job some of whose
+    files are missing. shards, done: the number of all shards and of committed ones. records, errors: of the committed
+    shards. rate: records per second in the last shards. seconds_left: at that rate; None if unknown. holder: the run
+    that works on the job; None if there is none or it cannot be read. (On a file system without locks, a run on another
+    host cannot be detected.) gone: missing parts of a finished job. too_many: why --max-errors stopped the job, else
+    None. workers: host, device and counts of each worker, over all runs; empty for a job in one process.
     """
 
     state: str
@@ -87,7 +89,7 @@ def status(output: str) -> Status:
 
 
 def note_end(directory: JobDirectory, too_many: str) -> None:
-    """Save that this run ends because of too many bad records. Errors of the disk are ignored."""
+    """Write ended.json: this run stops because of too many bad records. Disk errors are ignored."""
     with suppress(ResourceError):
         directory.root.place(ENDED, encoded(seal(Ended(too_many=too_many))))
 
@@ -100,7 +102,7 @@ def _too_many(directory: JobDirectory) -> str | None:
 
 
 def _gone(directory: JobDirectory, missing: int) -> list[str]:
-    """The missing parts of a finished job, judged by names and records. `verify` reads all files."""
+    """The missing parts of a finished job, by file names and records only. `verify` reads all files."""
     found = [f"{missing:,} shard{'s' * (missing > 1)}"] if missing else []
     try:
         others = directory.sealed(REPORT, Report).others

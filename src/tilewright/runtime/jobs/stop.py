@@ -1,4 +1,4 @@
-"""Handles signals to a job. The first signal asks the job to stop in order; a second SIGINT stops it at once."""
+"""Handles signals to a job. The first signal asks the job to stop cleanly; a second SIGINT stops it at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tilewright.runtime.process.signals import end_at_once
 from tilewright.runtime.process.startup import heard
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-AGAIN_SECONDS = 1.0  # between two attempts to end work that does not check
+AGAIN_SECONDS = 1.0  # between two attempts to interrupt work that does not call `check`
 
 
-_outer: Stop | None = None  # of the block of `stopping` that the main thread is in
+_outer: Stop | None = None  # of the outermost `stopping` block of the main thread
 
 
 class _Late(KeyboardInterrupt):
@@ -26,13 +26,16 @@ class _Late(KeyboardInterrupt):
 
 
 class Stop:
-    """The request to stop a job, and its time. asked: called once with the reason, in a signal handler, so it must take
-    no lock. at_once: called before a second SIGINT ends the process."""
+    """The request to stop a job.
+
+    name: the reason, such as "SIGTERM"; "" without a request. asked: called once with the reason, in a signal handler,
+    so it must take no lock. at_once: called before a second SIGINT kills the process.
+    """
 
     def __init__(self) -> None:
         self.name = ""
         self.since = 0.0
-        self._grace: float | None = None  # of `in_time`
+        self._grace: float | None = None  # seconds, within `in_time`
         self.asked: Callable[[str], object] = lambda name: None
         self.at_once: Callable[[], object] = lambda: None
 
@@ -44,8 +47,8 @@ class Stop:
             self.asked(name)
 
     def left(self, grace: float) -> float:
-        """Seconds until the job must have ended; infinite without a request."""
-        return self.since + 0.8 * grace - time.monotonic() if self.name else float("inf")  # 0.8: then processes end
+        """Seconds until the job must have stopped; infinite without a request."""
+        return self.since + 0.8 * grace - time.monotonic() if self.name else float("inf")  # 20 % are for exits
 
     def check(self) -> None:
         """Raises Interrupted if a stop was requested."""
@@ -57,8 +60,7 @@ class Stop:
             )
 
     def late(self, grace: float) -> Stop:
-        """A `Stop` for work that may use the grace time, such as the merge: its `check` raises only at the end of the
-        grace time."""
+        """A `Stop` whose `check` raises only at the end of the grace time, for work such as the merge."""
         return _AtLast(self, grace)
 
     @contextmanager

@@ -18,16 +18,19 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop
 
 DOUBTED = "doubted"  # a shard's figure: the number of its errors that are due to workers killed from outside
-OTHERS = "others"  # fact: the number of shards that workers which joined the job have made during the run
-FIRST = "first."  # figures of a shard that are the number of a record begin with it
-OPENINGS = 3  # attempts of a worker to open its inputs: files beside a model may change now and then, but not each time
-WORKER_MEMORY = "worker_memory"  # fact of an engine with processes: {"largest", "sum"} of their peaks in bytes
+OTHERS = "others"  # a fact of the report: the number of shards that joined workers committed during the run
+FIRST = "first."  # prefix of figures that are the number of a record; the totals keep the smallest
+OPENINGS = 3  # attempts of a worker to open its inputs, because a file beside the model may change at that moment
+WORKER_MEMORY = "worker_memory"  # a fact of the report: {"largest", "sum"} of the workers' peak memory in bytes
 J = TypeVar("J", bound=Any)  # a verb's job
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a worker runs: its number, the number of workers, its cores (None: all), and its GPU by CUDA's name (None:
-    the CPU; "": the one that Ray gives it)."""
+    """The resources of a worker.
+
+    number: of the worker. count: of all workers. cores: None for all. gpu: by CUDA's name; None: it runs on the CPU;
+    "": Ray chooses the GPU.
+    """
 
     number: int = 0
     of: int = 1
@@ -36,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def device(self) -> str:
-        """The GPU or the cores, for people: "GPU 1", "core 0", "cores 0-7", or "CPU" for all cores."""
+        """The GPU or the cores as text: "GPU 1", "core 0", "cores 0-7", or "CPU" for all cores."""
         if self.gpu is not None:
             return f"GPU {self.gpu}".rstrip()
         if not self.cores:
@@ -45,7 +48,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers as people write them: (0, 1, 2, 5) -> "0-2, 5"."""
+    """Format ascending numbers: (0, 1, 2, 5) -> "0-2, 5"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -56,34 +59,35 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 class Beat(Protocol):
-    """A worker's sign of life: called at least once per `Settings.watchdog` seconds while a shard runs. done: finished
-    records of the shard, 0 if unknown. share: finished part of the shard's work, if the worker knows it better than by
-    `done`.
+    """A worker's heartbeat. A worker calls it at least once per `Settings.watchdog` seconds while it runs a shard.
+
+    done: finished records of the shard; 0 if unknown. share: the finished fraction of the shard's work, if the worker
+    has a better estimate than `done`.
     """
 
     def __call__(self, done: int = 0, share: float | None = None) -> None: ...
 
     def at(self, record: int) -> None:
-        """This record runs next, alone. If the worker dies now, the record is blamed."""
+        """Report that this record runs next, alone. If the worker dies now, the record is blamed."""
 
 
 class Worker(Protocol):
     """Runs shards one after the other, in its own process."""
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        """Writes the output of a shard to `out`, and its failed records to `out.error`; returns how many it has.
+        """Write a shard's output to `out` and its failed records to `out.error`. Returns the number of records.
 
-        What it writes depends on the shard and the task's fingerprint alone. Raises a TilewrightError to end the job;
-        any other exception ends the worker, and the shard is tried again in a new one.
+        The output may depend only on the shard and the task's fingerprint. A TilewrightError stops the job. Any other
+        exception stops the worker, and a new worker runs the shard again.
         """
 
     def close(self) -> None:
-        """No more shards come."""
+        """Free resources. Called after the last shard."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Totals of all shards: records, failed records, bytes of output, shards, and their figures, see `add_figures`."""
+    """Totals over all shards: records, failed records, bytes of output, number of shards, figures (`add_figures`)."""
 
     records: int
     errors: int
@@ -109,11 +113,13 @@ class Task(Protocol):
         equal."""
 
     def cut(self, shard_size: int | None) -> Cut:
-        """The cut into shards, made without reading the input. shard_size: in the cut's own unit; None: the task's
-        choice."""
+        """Divide the input into shards without reading it.
+
+        shard_size: in records or bytes, depending on the kind of cut; None: the task's default.
+        """
 
     def open(self, place: Place) -> Worker:
-        """Called in the worker's process: loads the model, opens the input."""
+        """Load the model and open the input. Called in the worker's process."""
 
     def header(self, totals: Totals) -> bytes:
         """The bytes before the first shard in the output."""
@@ -121,7 +127,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class Reading(Protocol):
-    """A task that names the files in its fingerprint. The files of other tasks must have unchanged times."""
+    """A task that names the files in its fingerprint, so that a hash can decide if only their times have changed."""
 
     def files(self) -> dict[str, str]:
         """Paths by the prefix of their fields, see `file_identity`. They include missing files that would be read if
@@ -133,19 +139,21 @@ class Settling(Protocol):
     """A task in which the output for a record may depend on earlier shards."""
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
-        """Called when all shards exist. It commits those shards again whose output must change, except the ones that it
-        has changed before. Raises DamagedShards or Interrupted."""
+        """Commit shards again whose output must change, unless it was changed before. Called when all shards exist.
+
+        Raises DamagedShards or Interrupted.
+        """
 
 
 @runtime_checkable
 class Assembling(Protocol):
-    """A task whose output is not one file of its joined shards."""
+    """A task whose output is not simply its joined shards in one file."""
 
     def outputs(self) -> list[str]:
         """All files and directories that the task writes, the job's own output first."""
 
     def check_outputs(self) -> None:
-        """Raises ResourceError if one of them cannot be written."""
+        """Raises ResourceError if one of the outputs cannot be written."""
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
         """Write each output completely or not at all. Returns (bytes, sha256) of each. Raises DamagedShards or
@@ -156,46 +164,50 @@ class Watch:
     """An observer of a running job; this one does nothing. Calls come from one thread at a time."""
 
     def begin(self, cut: Cut) -> None:
-        """The job begins or resumes, with this cut."""
+        """Called when the job starts or resumes, with its cut."""
 
     def committed(self, record: Record, worker: int | None) -> None:
-        """A shard is committed. worker: the number of its worker; None for shards of earlier runs."""
+        """Called when a shard is committed. worker: the number of its worker; None for shards of earlier runs."""
 
     def at_work(self, worker: int, done: int, share: float | None = None) -> None:
-        """A worker gave a sign of life. done, share: see `Beat`."""
+        """Called for a heartbeat of a worker. done, share: see `Beat`."""
 
     def waiting(self, why: str) -> None:
-        """No worker runs. why: a sentence for people, without a full stop."""
+        """Called while no worker runs. why: a sentence for the user, without a full stop."""
 
 
 def always(shard: int) -> bool:
-    """The claim of a process that shares its shards with no other."""
+    """The `claim` of a process that shares its shards with no other process: always True."""
     return True
 
 
 class Source(Protocol):
-    """Hands out the shards of a job that other processes work on, too."""
+    """Hands out the shards of a job on which other processes work, too."""
 
     @property
     def over(self) -> bool:
-        """True if no shard is left, neither for this process nor at work elsewhere."""
+        """True if all shards are committed. False while another process still runs one."""
 
     def next(self) -> int | None:
-        """A shard that nobody else has; None if there is none at present. Raises ResourceError, and InternalError for a
-        shard that ended too many processes."""
+        """Claim a shard and return its number; None if there is none at present.
+
+        Raises ResourceError, and InternalError for a shard with which too many processes have died.
+        """
 
     def drop(self, number: int) -> None:
-        """This process does not run the shard any more, because it ended its workers."""
+        """Give a shard up, because it killed this process's workers."""
 
 
 @dataclass
 class Job:
-    """The input of an engine. It runs `todo`, and calls `done` with each shard's record and worker. at_work: takes a
-    worker's number and the arguments of its `Beat`. waiting: takes a sentence that says why no worker runs. stop: the
-    engine must check it often. claim: called just before a shard runs; False: the shard is left out, because another
-    process runs or has committed it. other: takes the record of a shard that another process has committed. source: if
-    others work on the job, hands out the shards of `todo`. join: takes a function that names the shards at work and
-    those that wait; returns a source for the latter once others have joined.
+    """The input of an engine.
+
+    todo: the shards to run. done: called with each shard's record and worker. at_work: called with a worker's number
+    and the arguments of its `Beat`. waiting: called with a sentence that says why no worker runs. stop: the engine must
+    check it often. claim: called just before a shard runs; False: skip the shard, because another process runs it or
+    has committed it. other: called with the record of a shard that another process has committed. source: hands out the
+    shards of `todo` if other processes work on the job. join: called with a function that returns (running shards,
+    waiting shards); it returns a source of the waiting ones once other processes have joined, else None.
     """
 
     task: Task
@@ -214,10 +226,12 @@ class Job:
 
 
 class Engine:
-    """Runs shards; the whole job is inside its `with` block. lead: this process plans, merges and reports; other ranks
-    of MPI follow it. ends_workers: when `run` raises, it has stopped all workers. watches: the job survives the death
-    of a worker, so doubted records may run again. joinable: processes that it has not started may work on the job,
-    too."""
+    """Runs shards; the whole job is inside its `with` block.
+
+    lead: True if this process plans, merges and reports; other MPI ranks only run shards. ends_workers: True if all
+    workers have stopped when `run` raises. watches: True if the job survives the death of a worker, so that doubted
+    records may run again. joinable: True if processes that it has not started may work on the job, too.
+    """
 
     lead = True
     joinable = False
@@ -228,22 +242,22 @@ class Engine:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """The base class has nothing to close."""
+        """Close nothing: the base class holds no resources."""
 
     def share(self, job: J, shared: str) -> J:
-        """The verb's job as this process runs it, before it is checked. shared: `Settings.shared_files`."""
+        """Adapt the verb's job to this process, before it is checked. shared: `Settings.shared_files`."""
         return job
 
     def notices(self) -> list[str]:
-        """What the user is told of the workers before the work."""
+        """Lines about the workers that the user sees before the work."""
         return []
 
     def run(self, job: Job) -> None:
-        """Run until all of `job.todo` is committed. Raises Interrupted if `job.stop` asks for it, or an error."""
+        """Run until all of `job.todo` is committed. Raises errors, and Interrupted if `job.stop` asks for it."""
         raise NotImplementedError
 
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
-        """The work of a rank that does not lead. Returns the report of rank 0."""
+        """Run shards on a rank that does not lead. Returns rank 0's report."""
         raise NotImplementedError
 
     def tell(self, report: Report) -> None:
@@ -263,13 +277,15 @@ def open_worker(task: Task, directory: JobDirectory, place: Place) -> Worker:
         except BaseException:
             worker.close()
             raise
-        worker.close()  # a missing file may have existed meanwhile
+        worker.close()  # it may have read a file that exists no longer
     raise changed_while_running(f"files appear and disappear in {', '.join(folders)}")
 
 
 def run_shard(worker: Worker, directory: JobDirectory, shard: Shard, beat: Beat, *, doubted: int = 0) -> Record:
-    """Run one shard and commit it. doubted: the number of records in its `skip` that the next run tries again. Raises
-    InputError if a file that it read has changed since the run began."""
+    """Run one shard and commit it. doubted: the number of records in its `skip` that the next run tries again.
+
+    Raises InputError if a file that it read has changed since the run began.
+    """
     with trace.span(trace.SHARD, f"shard {shard.number}"), directory.attempt(shard.number) as out:
         records = worker.run(shard, out, beat)
         if doubted:

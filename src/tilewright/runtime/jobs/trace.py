@@ -1,6 +1,8 @@
-"""--trace: a Chrome trace of all workers (for chrome://tracing and ui.perfetto.dev). A worker is a process of the
-trace, and each of ROWS is one of its rows. Each worker writes its own file in the job's logs/, one line per event. The
-run joins these files at its end, also after an error. Without --trace, a span only checks one variable.
+"""--trace: a Chrome trace of all workers (for chrome://tracing and ui.perfetto.dev).
+
+In the viewer a worker is a process, and each of ROWS is a row of it. Each worker writes its own file in the job's
+logs/, one line per event. The run joins these files at its end, also after an error. Without --trace, a span only
+checks one variable.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ SHARD, READ, COPY_IN, COMPUTE, COPY_OUT, WRITE, COMMIT = ROWS = (
 )  # fmt: skip
 GPU = ", GPU"  # suffix of a row whose times are from the GPU's clock
 KEPT = 4096  # events in memory before they are written
-MOST = 200_000  # events of one process, about 20 MB: the first ones; viewers are slow with many more
-BEGINNING = b'{"displayTimeUnit": "ms", "traceEvents": [\n'  # of a trace
+MOST = 200_000  # events of one process, about 20 MB; later ones are dropped, because viewers get slow
+BEGINNING = b'{"displayTimeUnit": "ms", "traceEvents": [\n'  # the first bytes of a trace
 PIECE = "trace-"  # prefix of the files that each process writes
 OFF: AbstractContextManager[None] = nullcontext()
 
@@ -36,8 +38,9 @@ _recorder: Recorder | None = None  # the trace of this process, while it traces
 
 
 class Event(msgspec.Struct, array_like=True):
-    """One event in a row. lane: its index where several threads share the row; begin: ns since 1970; took: ns. records:
-    of a shard that was committed.
+    """One event in a row.
+
+    lane: an index, if several threads share the row. begin: ns since 1970. took: ns. records: of a committed shard.
     """
 
     row: str
@@ -58,7 +61,7 @@ class Who(msgspec.Struct):
 
 
 def span(row: str, name: str = "") -> AbstractContextManager[None]:
-    """Record the block as a span in `row`, one of ROWS, under this name."""
+    """Record the block as a span with this name in `row`, one of ROWS."""
     return OFF if _recorder is None else _recorder.span(row, name or row)
 
 
@@ -70,13 +73,13 @@ def device_span(row: str, name: str = "") -> AbstractContextManager[None]:
 
 
 def note(row: str, begin: float, end: float, name: str = "") -> None:
-    """The same for work from `begin` to `end` of time.perf_counter()."""
+    """Record work from `begin` to `end`, times of time.perf_counter(), as a span."""
     if _recorder:
         _recorder.add(row, name or row, round(begin * 1e9), round((end - begin) * 1e9))
 
 
 def counted(records: int) -> None:
-    """The shard whose span is open was committed with so many records."""
+    """Note the number of records of the shard whose span is open, when it is committed."""
     if _recorder:
         _recorder.records = records
 
@@ -102,7 +105,7 @@ def recording(directory: JobDirectory, worker: int | None, on: bool = True, *, d
 
 @contextmanager
 def tracing(directory: JobDirectory, path: str | None) -> Iterator[None]:
-    """A run with a trace in `path`; None: no trace. It is written however the run ends, except by SIGKILL.
+    """Trace the block, a run, and write the trace to `path`; None: no trace. It is written after errors, too.
 
     Before the run it raises as `check_path`, and ResourceError if the trace cannot be written.
     """
@@ -160,7 +163,7 @@ class Recorder:
         self._gpu: tuple[GpuEvent, int] | None = None  # and when it was, in ns of perf_counter
         self._lanes: dict[int, int] = {}
         self._left = MOST
-        self.records = 0  # of the open shard, once it is committed
+        self.records = 0  # of the shard whose span is open, once it is committed
         self._write([Who(worker, os.uname().nodename, os.getpid(), device)])
 
     @contextmanager
@@ -175,7 +178,7 @@ class Recorder:
                 self.flush()
 
     def add(self, row: str, name: str, begin: int, took: int) -> None:
-        """begin, took: ns of perf_counter."""
+        """Add an event. begin, took: ns of time.perf_counter()."""
         lane = self._lanes.setdefault(threading.get_ident(), len(self._lanes))
         records = 0
         if row == SHARD:
@@ -212,10 +215,10 @@ class Recorder:
             tick, when = self._gpu
             for row, name, begin, end in on_gpu:
                 end.synchronize()
-                since = round(tick.elapsed_time(begin) * 1e6)  # it counts in ms
+                since = round(tick.elapsed_time(begin) * 1e6)  # elapsed_time returns ms
                 took = round(begin.elapsed_time(end) * 1e6)
                 self._events.append(Event(row + GPU, 0, name, self._epoch + when + since, took))
-            self._gpu = self._tick()  # a new reference: elapsed times are float32
+            self._gpu = self._tick()  # a new reference event, because elapsed times are float32
         events, self._events = self._events, []
         self._write(events[: self._left])
         self._left = max(self._left - len(events), 0)
@@ -269,7 +272,7 @@ def _events(directory: JobDirectory, name: str, number: int, begin: int) -> Iter
         yield named("process_sort_index", 0, sort_index=-1 if who.worker is None else who.worker)
         for line in lines:
             event = _decoded(line, Event)
-            if event is None:  # the process ended while it wrote
+            if event is None:  # the process died while it wrote
                 continue
             row = event.row + (f" {event.lane + 1}" if event.lane else "")
             if row not in rows:
@@ -285,7 +288,7 @@ def _events(directory: JobDirectory, name: str, number: int, begin: int) -> Iter
 
 
 def _place(row: str) -> int:
-    """The index of a row in ROWS; rows that are not there come last."""
+    """The index of a row in ROWS; unknown rows come last."""
     return len(list(takewhile(lambda name: name != row.removesuffix(GPU), ROWS)))
 
 

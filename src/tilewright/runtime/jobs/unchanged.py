@@ -1,10 +1,11 @@
-"""Checks that a run's inputs have not changed since it began: when a worker has opened them and before each commit. A
-user can reset the mtime of a file but not its ctime. So even an edit that is undone before the check is detected. chmod
+"""Checks that a run's inputs have not changed since it began: after a worker has opened them, and before each commit.
+
+A user can reset a file's mtime but not its ctime. So even an edit that is undone before the check is detected. chmod
 and hard links change the ctime too: they stop the run, and the next run compares the content (contents.py).
 
-For a directory of many files, a Zarr array, one walk at the start notes the newest ctime per device. A file that is
+For a directory of many files (a Zarr array), one walk at the start notes the newest ctime per device. A file that is
 read later and has no newer ctime is unchanged. The reader checks that for each file and for the directories above it,
-whose ctimes change when files are added or removed. No list of files is needed.
+whose ctimes change when files are added or removed. So no list of files is needed.
 """
 
 from __future__ import annotations
@@ -53,10 +54,11 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """A directory and all files below it, found by one walk that follows links. size: bytes of all files. files: sha256
-    of their names, sizes and mtimes. ctimes: sha256 of their ctimes. newest: the newest ctime (ns) of files and
-    directories, by device. links: hash of the links' names and targets. headers: names of files that describe the
-    others.
+    """A directory and all files below it, found by one walk that follows links.
+
+    size: bytes of all files. files: sha256 of their names, sizes and mtimes. ctimes: sha256 of their ctimes. newest:
+    the newest ctime (ns) of files and directories, by device. links: hash of the links' names and targets. headers:
+    names of metadata files, which describe the other files.
     """
 
     path: str
@@ -92,7 +94,7 @@ class Tree:
         return cls(path, size, digest.hexdigest(), ctimes.hexdigest(), newest, frozenset(links), headers)
 
     def fields(self, name: str) -> dict[str, Value]:
-        """Of a fingerprint."""
+        """The fields of a fingerprint that identify the directory. name: their prefix."""
         return {name + BYTES: self.size, name + FILES: self.files, name + CTIME: self.ctimes}
 
     def check(self, names: Iterable[str]) -> None:
@@ -112,7 +114,7 @@ class Tree:
                 status = os.stat(path)
             except (FileNotFoundError, NotADirectoryError):
                 if name:
-                    return  # the ctime of the directory above tells if it existed
+                    return  # if it existed before, the ctime of its directory has changed
                 raise
             if self.links and name and os.path.islink(path) and _link(name, status) not in self.links:
                 raise changed_while_running(f"{path} leads to another file")
@@ -121,8 +123,10 @@ class Tree:
 
 
 def _walk(path: str) -> Iterator[tuple[str, os.stat_result, list[str], list[str]]]:
-    """(directory, its status, paths of links in it, names of files in it) below a directory, in one order. Of a
-    directory to which a link leads a second time, nothing is walked again."""
+    """Walk through a directory in a fixed order. Yields (directory, its status, paths of links, names of files).
+
+    If a link leads to a directory again, it is not walked a second time.
+    """
     seen: set[tuple[int, int]] = set()
     for at, folders, names in os.walk(path, followlinks=True):
         status = os.stat(at)
@@ -151,10 +155,11 @@ def _link(name: str, target: os.stat_result) -> int:
 
 @dataclass(frozen=True)
 class AsBegun:
-    """The inputs of a run. files: (path, identity) by name in the fingerprint; the identity is None for a missing file.
-    trees: directories of many files, by name. host: where these were found. A shard is committed only if all inputs are
-    unchanged. Shards are used by later runs, which could not detect that a file had other content when the shard was
-    computed.
+    """The inputs of a run, as they were when it began. A shard is committed only if all inputs are unchanged.
+
+    Otherwise later runs would reuse the shard, and could not detect that a file had other content when it was computed.
+    files: (path, identity) by name in the fingerprint; the identity is None for a missing file. trees: directories of
+    many files, by name. host: the host on which these were found.
     """
 
     files: dict[str, tuple[str, Identity | None]] = field(default_factory=dict)
@@ -163,12 +168,12 @@ class AsBegun:
 
     @classmethod
     def of(cls, files: dict[str, str]) -> AsBegun:
-        """files: paths by name, including missing files that would be read if they existed."""
+        """Note the files as they are now. files: paths by name, including missing files that would be read."""
         found = {name: (path, Identity.of(path)) for name, path in files.items() if not os.path.isdir(path)}
         return cls(found, {}, platform.node())
 
     def check(self) -> None:
-        """Raises InputError, naming the file."""
+        """Raises InputError with the name of a file that has changed."""
         for name, (path, was) in self.files.items():
             now = Identity.of(path)
             if now != was:
@@ -185,12 +190,14 @@ class AsBegun:
         return True
 
     def also(self, trees: dict[str, Tree]) -> AsBegun:
-        """The same with these directories."""
+        """A copy with these directories."""
         return replace(self, trees=trees)
 
     def check_before(self, since: int | None) -> None:
-        """Raises InputError for a file that was changed at `since` (ns since 1970) or later: what was read of it before
-        the run began may be of another version."""
+        """Raises InputError for a file that was changed at `since` (ns since 1970) or later.
+
+        The command may have read a part of the earlier version before the run began.
+        """
         if since is None:
             return
         for path, was in self.files.values():
@@ -201,8 +208,11 @@ class AsBegun:
                 raise changed_while_running(f"a file in {tree.path} was changed when the job began")
 
     def here(self, manifest: Manifest) -> AsBegun:
-        """The same for this process. On another host a file may be a copy with the same mtime and another identity. Its
-        samples are compared with the manifest's. Raises InputError."""
+        """A copy for this process, which may run on another host. Raises InputError if a file differs.
+
+        There a file may be a copy with the same mtime and another identity. Its samples are compared with the
+        manifest's.
+        """
         if not self.host or platform.node() == self.host:
             return self
         files = {}

@@ -1,5 +1,6 @@
-"""Where each worker of a job runs and what it has done, for `tilewright status`: a small file per process in the job's
-logs/. An engine without other processes writes none.
+"""Host, device and counts of each worker of a job, for `tilewright status`.
+
+Each process writes a small file in the job's logs/. An engine without worker processes writes none.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
     from tilewright.runtime.jobs.task import Place
 
 PIECE = "done-"  # prefix of the files
-MOST_BYTES = 4096  # of such a file
+MOST_BYTES = 4096  # of such a file that are read
 
 
 class WorkerDone(msgspec.Struct, frozen=True):
-    """worker: its number; with MPI, its rank. device: as `Place.device` says. shards, records: committed by it."""
+    """A worker's counts. worker: its number; with MPI, its rank. device: as `Place.device`.
+
+    shards, records: how many it has committed.
+    """
 
     worker: int
     host: str
@@ -29,8 +33,10 @@ class WorkerDone(msgspec.Struct, frozen=True):
 
 
 class Tally:
-    """Counts the shards and records of this process, and writes the counts after each shard. Errors of the disk are
-    ignored: the counts are only for people."""
+    """Counts the shards and records of this process, and writes the counts after each shard.
+
+    Disk errors are ignored, because the counts only inform people.
+    """
 
     def __init__(self, directory: JobDirectory, place: Place) -> None:
         self._done = WorkerDone(place.number, os.uname().nodename, place.device)
@@ -48,13 +54,13 @@ class Tally:
         with suppress(OSError):
             fd = directory.logs.open(self._name, os.O_WRONLY | os.O_CREAT)
             try:
-                os.pwrite(fd, msgspec.json.encode(self._done) + b"\n", 0)  # counts grow: it covers the earlier line
+                os.pwrite(fd, msgspec.json.encode(self._done) + b"\n", 0)  # longer than the old line, which it covers
             finally:
                 os.close(fd)
 
 
 def workers_of(directory: JobDirectory) -> list[WorkerDone]:
-    """The workers of all runs of a job, each number, host and device once, in this order. Damaged files are ignored."""
+    """The workers of all runs of a job, sorted; one entry per number, host and device. Damaged files are ignored."""
     found: dict[tuple[int, str, str], WorkerDone] = {}
     for name in sorted(name for name in directory.logs.names() if name.startswith(PIECE)):
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):

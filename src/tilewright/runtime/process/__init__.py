@@ -1,1 +1,1 @@
-"""The process itself: its startup, its signals, its bus errors."""
+"""The process of a command: its startup, its signals, and bus errors (SIGBUS)."""

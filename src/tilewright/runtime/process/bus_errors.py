@@ -1,9 +1,10 @@
-"""Explains a SIGBUS in a mapped file: the process prints a message and exits with a code. Such a signal comes if
-another program truncates a file while it is mapped, and this process then reads a page after the new end. The signal
-handler is native code. It searches a table of maps, which Python has filled before, and calls write() and _exit(). A
-handler in Python would need Python's lock. A kernel's thread does not hold the lock, and waiting for it could take
-forever, because the thread with the lock may be waiting for this one. Python code could also not run safely in the
-middle of a C function. Any other SIGBUS goes to the handler that was set before.
+"""Explains a SIGBUS in a mapped file: the process prints a message, and exits with a code.
+
+The signal arrives if another program truncates a mapped file, and this process then reads a page after the new end. The
+signal handler is native code. It searches a table of maps, which Python has filled before, and calls write() and
+_exit(). A handler in Python would need the GIL. A kernel's thread does not hold the GIL, and waiting for it could take
+forever, because the thread with the GIL may wait for this thread. Python code could also not run safely in the middle
+of a C function. Any other SIGBUS goes to the handler that was set before.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from tilewright.runtime.process.signals import SHOW_CURSOR
 
 MACHINES = ("x86_64", "aarch64")  # Linux on these has si_code at byte 8 of siginfo_t, and si_addr at byte 16
 SA_SIGINFO, SA_ONSTACK = 4, 0x08000000
-BUS_ADRERR = 2  # si_code of an address without a page; others are faults of the memory, or sent by a process
-JSON_WANTED = np.zeros(1, np.int64)  # 1 within `explained(json=True)`; the action reads it
+BUS_ADRERR = 2  # si_code for an address without a page; other codes mean faulty memory, or a signal from a process
+JSON_WANTED = np.zeros(1, np.int64)  # 1 within `explained(json=True)`; the signal handler reads it
 
 
 class SigAction(ctypes.Structure):
-    """struct sigaction of glibc and musl. handler: an address; 0: the default."""
+    """struct sigaction of glibc and musl. handler: an address; 0: the default handler."""
 
     _fields_ = (
         ("handler", ctypes.c_size_t),
@@ -40,8 +41,8 @@ class SigAction(ctypes.Structure):
 
 # {0}: the table of maps, {1}: its slots, {2}: the action before, {3}, {4}: address and bytes of what goes before a text
 # {5}: BUS_ADRERR, {6}: address of an int64: 1 where stdout gets the error as JSON, else 0
-# If several threads have a fault at once, the first one prints, and the others wait for the process to end.
-# An action that is called again after it has given the signal to the one before gives it to the default.
+# If several threads fault at the same time, the first one prints, and the others wait for the process to exit.
+# If the previous handler calls this handler again, the signal goes to the default handler.
 ACTION = """
 declare i64 @write(i32, ptr, i64)
 declare void @_exit(i32)
@@ -112,8 +113,10 @@ done:
 
 @contextmanager
 def explained(*, json: bool = False) -> Iterator[None]:
-    """Within the block, a SIGBUS in a map of `explain_faults` ends the process with its text; json: also with a line on
-    stdout. A nested block joins the outer one. It has an effect only on Linux on MACHINES.
+    """Within the block, a SIGBUS in a map that `explain_faults` knows prints its text, and the process exits.
+
+    json: also print the error as a line of JSON on stdout. A nested block joins the outer one. It has an effect only on
+    Linux on MACHINES.
     """
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         yield
@@ -131,7 +134,7 @@ def explained(*, json: bool = False) -> Iterator[None]:
     finally:
         JSON_WANTED[0] = 0
         libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
-        if now.handler == ours.handler:  # otherwise the handler that replaced it may still call it
+        if now.handler == ours.handler:  # else another handler has replaced it, and may still call it
             libc.sigaction(signal.SIGBUS, ctypes.byref(before), None)
 
 

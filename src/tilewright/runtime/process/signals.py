@@ -1,4 +1,5 @@
-"""SIGINT, SIGTERM and SIGHUP end a job in order: no unfinished output stays, exit code 75; a second ends it at once."""
+"""Handles SIGINT, SIGTERM and SIGHUP: the first stops a command cleanly, without unfinished output, with exit code 75.
+A second signal kills it at once."""
 
 from __future__ import annotations
 
@@ -24,8 +25,7 @@ class _Stopped(KeyboardInterrupt):
 
 
 def end_at_once(words: str) -> NoReturn:
-    """End the process from a signal handler: remove the unfinished output, restore the cursor, and print the reason on
-    stderr."""
+    """Exit from a signal handler: remove the unfinished output, restore the cursor, and print the reason on stderr."""
     atomic.remove_unfinished()
     with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
         os.write(sys.stderr.fileno(), f"{SHOW_CURSOR if sys.stderr.isatty() else ''}{words}\n".encode())
@@ -33,8 +33,7 @@ def end_at_once(words: str) -> NoReturn:
 
 
 class Stop:
-    """The object that `stoppable` yields: `check()` raises if a signal came and its exception was lost in foreign
-    code."""
+    """The object that `stoppable` yields. `check()` raises if a signal's exception was lost in foreign code."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -44,7 +43,7 @@ class Stop:
             raise _Stopped(self.name)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        if atomic.swapping():  # two renames, then the job is done
+        if atomic.swapping():  # only two renames are left
             return
         if self.name:
             end_at_once("Ended at once: no output was written")
@@ -55,7 +54,7 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """The first of SIGNALS ends the block with Interrupted, except a SIGHUP that `nohup` had ignored.
+    """Within the block, the first of SIGNALS raises Interrupted. A SIGHUP that `nohup` ignores stays ignored.
 
     Outside the main thread it changes nothing.
     """

@@ -1,6 +1,6 @@
-"""Sets up the standard streams and signal handlers of a command, before it imports anything large.
+"""Sets up the standard streams and signal handlers of a command, before it imports large modules.
 
-During Python's own start before that, some 20 ms, a signal ends the process as usual.
+Before that, during the 20 ms of Python's own start, a signal kills the process as usual.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ from contextlib import suppress
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # Python itself has a handler for SIGINT
-_asked: set[str] = set()  # signals that a job has heard
+_asked: set[str] = set()  # signals that a job has received
 
 
 def prepare() -> None:
-    """Open the standard streams that are closed, and set an exit code for signals that come before or after a job."""
+    """Open closed standard streams, and set the exit code for signals that arrive before or after a job."""
     hold_streams()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*SIGNALS, signal.SIGINT))  # the parent process may have blocked them
     for number in SIGNALS:
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # which `nohup` ignores
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
             signal.signal(number, _end)
 
 
 def hold_streams() -> None:
-    """Open /dev/null for closed descriptors among 0, 1 and 2. Otherwise files of a job would get them, and a library's
-    messages on stderr would land in a shard."""
+    """Open /dev/null for closed descriptors among 0, 1 and 2.
+
+    Otherwise a job's files would get these descriptors, and a library's messages on stderr would be written to a shard.
+    """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest one that is free, which is fd
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is fd
         if getattr(sys, name) is None:
             setattr(sys, name, open(fd, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115 - as Python itself keeps them
 
@@ -42,7 +44,7 @@ def heard(name: str) -> None:
 
 
 def finish() -> None:
-    """Ignore further signals: the exit code is decided."""
+    """Ignore further signals, because the exit code is decided."""
     for number in SIGNALS if _asked else ():
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,1 +1,1 @@
-"""The verbs that run jobs. Each has a job (what the user wants), a task (its shards) and a worker (shard -> bytes)."""
+"""The commands that run jobs ("verbs"). Each has a job (options), a task (the shards) and a worker (runs a shard)."""

@@ -16,10 +16,10 @@ from tilewright.runtime.load import has_tokenizer
 from tilewright.runtime.plan import is_compiled, widened
 from tilewright.runtime.verbs.model_job import RecordsJob
 
-SHARD_FLOPS = 5e11  # of a shard on the CPU: two to five seconds on 2 cores
-TYPICAL = 64  # tokens of a text, for the size of a shard
-COMPILING = 92 << 20  # what LLVM keeps after it has compiled the verb's kernels (measured: Numba 0.68, x86-64)
-RECORD = 1500  # bytes of Python objects for a line in flight
+SHARD_FLOPS = 5e11  # operations per shard on the CPU: two to five seconds on 2 cores
+TYPICAL = 64  # assumed tokens per text when the size of a shard is chosen
+COMPILING = 92 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
+RECORD = 1500  # bytes of Python objects per line that is being processed
 PAGE = 4096
 WORDS = "embeddings.word_embeddings.weight"
 

@@ -1,4 +1,4 @@
-"""A job with a model: its input, its output, the fingerprint of its results. Most are on records."""
+"""The base classes of jobs with a model: its options, its files, and the fingerprint of its results."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import TOKENIZER
 
 WITH_FIELDS = (".jsonl", ".csv", ".tsv", ".parquet")  # inputs whose records have named fields
-KEEPING = (".jsonl", ".parquet")  # outputs whose records have
+KEEPING = (".jsonl", ".parquet")  # outputs whose records have named fields
 
 
 @dataclass
 class ModelJob:
-    """The options that the verbs with a model share.
+    """The options that all verbs with a model share.
 
-    count: records from the start of the input (None: all). answers: a reference to compare the output with. settings:
-    how the job is run.
+    count: run only the first records of the input (None: all). answers: a reference to compare the output with.
+    settings: device, engine and the like.
     """
 
     model: str
@@ -49,20 +49,22 @@ class ModelJob:
 
     @property
     def dtype(self) -> str:
-        """The accuracy class."""
+        """The accuracy class, such as "float32"."""
         return self.settings.dtype or "float32"
 
     def as_called(self) -> Self:
-        """The job with its settings as `as_called` completes them."""
+        """The job with the settings that `fingerprint.as_called` returns."""
         return replace(self, settings=as_called(self.settings))
 
     def files(self) -> dict[str, str]:
-        """The files that results depend on, name -> path. They include missing files of the model that would be read if
-        they existed."""
+        """The files that results depend on: path by name.
+
+        They include missing files of the model that would be read if they existed.
+        """
         files = {"input": self.input} if self.input else {}
         if not os.path.isdir(self.model):
             return files | {"model": self.model}
-        table = table_path(self.model)  # changes no bits, and is written by the job itself
+        table = table_path(self.model)  # excluded: it changes no bits, and the job itself writes it
         parts = [path for path in model_files(self.model) if path != table]
         return files | {f"model.{spelled(os.path.basename(path))}": path for path in parts}
 
@@ -75,8 +77,7 @@ class ModelJob:
         return fields
 
     def check_output(self) -> None:
-        """Raises UsageError if the output's path is that of the input, of the answers or of a file of the model, even
-        of a file that does not exist yet."""
+        """Raises UsageError if the output is the input, the answers or a file of the model, existing or not."""
         read = {"input": self.input, "answers": self.answers, "model": self.model}
         read |= {f"model's {os.path.basename(path)}": path for path in model_files(self.model)}
         for name, path in read.items():
@@ -87,15 +88,15 @@ class ModelJob:
 
 @dataclass
 class RecordsJob(ModelJob):
-    """A job on records, of one file or of many.
+    """A job on records of one or many input files.
 
-    content_field: the field of a record with its text, or its token ids; None: the names that the verb knows. keep:
-    (name in the input, name in the output) of the fields that pass through. per_input: of an output that is a folder,
-    one file per input file instead of one per shard. source: what `list_input` and `measure` have found.
+    content_field: the field with a record's text or token ids; None: the verb's usual names. keep: (name in the input,
+    name in the output) of the fields that are copied. per_input: an output folder gets one file per input file, instead
+    of one per shard. source: the input as `list_input` and `measure` have found it.
     """
 
-    FOLDERS: ClassVar[bool] = False  # the output may be a folder of files
-    FORMS: ClassVar[tuple[str, ...]] = RECORDS  # what the output may be, by its name
+    FOLDERS: ClassVar[bool] = False  # True if the output may be a folder of files
+    FORMS: ClassVar[tuple[str, ...]] = RECORDS  # the formats that the output may have
     ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
     FIELD_OPTION: ClassVar[str] = "--text-field"
 
@@ -105,12 +106,12 @@ class RecordsJob(ModelJob):
     source: Source | FileList | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def list_input(self) -> None:
-        """List the files of an input of many. Raises InputError, UsageError."""
+        """List the files of an input with many files. Raises InputError, UsageError."""
         if self.input and self.source is None and is_many(self.input):
             self.source = list_files(self.input)
 
     def measure(self) -> None:
-        """Expand compressed inputs once, which checks all of them. Raises InputError."""
+        """Decompress compressed inputs once, to check them and to learn their size. Raises InputError."""
         if isinstance(self.source, FileList):
             self.source = self.source.measured()
         elif self.input and self.source is None and plain_name(self.input) != self.input:
@@ -119,12 +120,12 @@ class RecordsJob(ModelJob):
 
     @property
     def fields(self) -> RecordFields:
-        """The fields that the user names."""
+        """The fields that the user has named."""
         return RecordFields(self.content_field, self.keep)
 
     @property
     def text(self) -> str | Source | FileList:
-        """The input, for its readers."""
+        """The input in the form that readers take."""
         return self.source or self.input or ""
 
     @property
@@ -134,13 +135,13 @@ class RecordsJob(ModelJob):
 
     @property
     def form(self) -> str:
-        """What the output holds, one of FORMS. The name of a folder may say it, too."""
+        """The output's format, one of FORMS. A folder's name may end with the suffix, too."""
         name = self.output.rstrip("/")
         found = next((form for form in self.FORMS if name.endswith(form)), "")
         return found or (".jsonl" if self.is_folder else ".bin")
 
     def output_names(self) -> dict[str, str]:
-        """With per_input, the name of the output of each input file. Raises UsageError where two have one name."""
+        """With per_input, the output's name for each input file. Raises UsageError if two names are equal."""
         files = [file.name for file in self.source.files] if isinstance(self.source, FileList) else []
         files = files or [os.path.basename(self.input or "")]
         found: dict[str, str] = {}
@@ -157,12 +158,12 @@ class RecordsJob(ModelJob):
 
     @property
     def kind(self) -> str:
-        """What the input is, by its name: ".jsonl", ".csv", ".tsv", ".txt", ".parquet" or ".bin"."""
+        """The input's format, by its name: ".jsonl", ".csv", ".tsv", ".txt", ".parquet" or ".bin"."""
         return kind_of_records(self.source or self.input or "")
 
     def fingerprint(self, verb: str) -> dict[str, Value]:
-        """Also what is read of the input, if its name says more than the file's bytes, and the fields that the user
-        names."""
+        """As the base class's, the input's format if it depends on the name and not only on the bytes, and the named
+        fields, if any. So jobs of earlier versions without them can resume."""
         named: dict[str, Value] = {"input.kind": self.kind} if self.kind in (".csv", ".tsv") else {}
         if self.per_input:
             named["per_input"] = True
@@ -178,14 +179,14 @@ class RecordsJob(ModelJob):
         return super().fingerprint(verb) | named
 
     def files(self) -> dict[str, str]:
-        """Of many files the list has the identities."""
+        """As the base class's, without an input of many files: the fingerprint has the identities of its list."""
         found = super().files()
         if isinstance(self.source, FileList):
             del found["input"]
         return found
 
     def check_output(self) -> None:
-        """Also of many files: the output, and what a job keeps beside it, must not be among them."""
+        """As the base class's. The output and the job's directory must also not be among many input files."""
         super().check_output()
         if not isinstance(self.source, FileList):
             return
@@ -201,7 +202,7 @@ class RecordsJob(ModelJob):
                              remedy="choose an output outside, or give a pattern as the input")  # fmt: skip
 
     def check_fields(self) -> None:
-        """Raises UsageError for named fields that the input cannot have, or the output cannot hold."""
+        """Raises UsageError for named fields if the input cannot have, or the output cannot hold, named fields."""
         given = (self.FIELD_OPTION, self.content_field), ("--keep", ",".join(name for name, _ in self.keep) or None)
         for option, value in given:
             if value is not None and self.kind not in WITH_FIELDS:
@@ -223,10 +224,9 @@ class RecordsJob(ModelJob):
 
 
 def check_records(job: RecordsJob) -> None:
-    """`check_output` and `check_fields` for a job on records (text, or numbers in .bin files).
+    """Call `check_output` and `check_fields`, and check the file names of a job on records.
 
-    Also raises UsageError for a file name without a known suffix, and ResourceError for Parquet if PyArrow is not
-    installed.
+    Raises UsageError for a name without a known suffix, and ResourceError for Parquet if PyArrow is not installed.
     """
     job.list_input()
     job.check_output()
@@ -246,7 +246,7 @@ def check_records(job: RecordsJob) -> None:
 
 
 def _check_folder(job: RecordsJob) -> None:
-    """Raises UsageError for what a folder of files cannot have."""
+    """Raises UsageError for options that an output folder does not support."""
     if not job.FOLDERS:
         raise UsageError("the output of this verb is one file, and the name is that of a folder", path=job.output,
                          remedy="give the name of a file")  # fmt: skip
@@ -260,7 +260,7 @@ def _check_folder(job: RecordsJob) -> None:
 
 
 def model_files(path: str) -> list[str]:
-    """All files of the model at `path`, including missing ones that a load would read."""
+    """All files of the model at `path`, including files that do not exist but would be read if they did."""
     if not os.path.isdir(path):
         return [table_path(path)]
     weights = [name for name in sorted(os.listdir(path)) if name.endswith(".safetensors")]

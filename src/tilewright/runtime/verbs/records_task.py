@@ -1,4 +1,4 @@
-"""Base of the tasks of verbs on records: each record gives its answer or its error."""
+"""The base classes of tasks on records: each record gives a result or an error."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from tilewright.runtime.verbs.model_job import RecordsJob
 
 
 def notices(job: RecordsJob) -> list[str]:
-    """What to say of the input before the work: kept fields that no record has, files without a byte."""
+    """Notices about the input before the work: kept fields that no record has, and empty files."""
     empty = empty_files(job.source) if isinstance(job.source, FileList) else ""
     return [notice for notice in (absent_fields(job.text, job.fields), empty) if notice]
 
 
 class RecordsTask:
-    """The part of a `Task` that these verbs share."""
+    """The part of a `Task` that all verbs on records share."""
 
     job: RecordsJob
 
     @property
     def id_names(self) -> tuple[str, ...]:
-        """The fields of a line that may hold its id, of a verb that answers batch lines of OpenAI."""
+        """The fields of a line that may hold its id, if the verb also reads lines of OpenAI's batch format."""
         return ("custom_id", "id") if self.job.content_field is None else ("id",)
 
     def files(self) -> dict[str, str]:
         return self.job.files()
 
     def header(self, totals: Totals) -> bytes:
-        """The bytes before the first record: none. Raises InputError for an input without records."""
+        """Returns b"": the output has no header. Raises InputError for an input without records."""
         if totals.records == 0:
             raise InputError("the input holds 0 records", path=self.job.input)
         return b""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because no file is open."""
 
 
 class AsFolder(RecordsTask):
-    """An `Assembling` task: the output is a folder of files, one per shard or one per input file."""
+    """An `Assembling` task whose output is a folder of files, one per shard or one per input file."""
 
     def outputs(self) -> list[str]:
         return [os.path.realpath(self.job.output)]
@@ -77,7 +77,7 @@ class AsFolder(RecordsTask):
     def _delivered(
         self, directory: JobDirectory, totals: Totals, stop: Stop, make: Callable[[Any], Encoder]
     ) -> list[tuple[int, str]]:
-        """Pass the shards to one file, or to those of a folder. make: the encoder of a file."""
+        """Write the shards to one file or to the files of a folder. make: returns the encoder of a file."""
         job = self.job
         if not job.is_folder:
             return deliver(directory, totals.shards, [FileSink(directory.output, make)], stop)
@@ -96,10 +96,11 @@ class AsFolder(RecordsTask):
 
 
 class AsParquet(AsFolder):
-    """An `Assembling` task: its shards are JSON lines, its output is a Parquet file, or a folder of them.
+    """An `Assembling` task: its shards are JSON lines, and its output is a Parquet file or a folder of Parquet files.
 
-    columns: `ParquetEncoder`'s, which follow "id" and the kept fields. Ids are int64 where all are integers, else
-    strings. A kept column of a Parquet input has its type there; of JSON lines it has the narrowest that fits.
+    columns: the columns after "id" and the kept fields, as `ParquetEncoder` takes them. Ids are int64 if all are
+    integers, else strings. A kept column of a Parquet input keeps its type. A kept column of JSON lines gets the
+    narrowest type that fits all values.
     """
 
     columns: ClassVar[dict[str, str]]
@@ -112,13 +113,12 @@ class AsParquet(AsFolder):
             columns["error"] = "error in a file"
         for ids in ("int64", "string"):
             make = partial(ParquetEncoder, columns=columns, ids=ids)
-            with suppress(TextIds):  # in most files the first id already decides
+            with suppress(TextIds):  # raised at the first id that is no integer: in most files the very first one
                 return self._delivered(directory, totals, stop, make)
         raise AssertionError("strings are never refused")
 
     def _kept(self, directory: JobDirectory, shards: int, stop: Stop) -> dict[str, Any]:
-        """The columns of the kept fields. Raises DamagedShards, Interrupted, and InputError for lines that were
-        edited."""
+        """The columns of the kept fields. Raises DamagedShards, Interrupted, and InputError for edited lines."""
         fields = self.job.fields
         if not fields.keep:
             return {}
@@ -140,7 +140,7 @@ class AsParquet(AsFolder):
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines of a shard."""
+    """Join blocks of a shard, and yield its lines."""
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")

@@ -1,4 +1,4 @@
-"""The records of a shard on their way through a decoder. Results are written in the order of the input."""
+"""The base class of streams: pass the records of a shard to a decoder, and write the results in input order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat
 from tilewright.runtime.reports import Report, phase
 
-READ = 256  # records read at a time
-WRITTEN = 64  # results written at a time
-WRITTEN_VALUES = 1 << 18  # tokens and log-probabilities in results, from which on they are written: some 30 MB
+READ = 256  # records that are read at a time
+WRITTEN = 64  # results that are written at a time
+WRITTEN_VALUES = 1 << 18  # results are also written if they have this many tokens and log-probabilities: some 30 MB
 
 R = TypeVar("R", bound=Record)
 
@@ -29,7 +29,7 @@ class Writer(Protocol):
 
 
 class Stream(Generic[R]):
-    """A shard's records, some of which wait for the model, and their results, some of which are not yet written."""
+    """A shard's records that wait for the model, and the results that are not yet written."""
 
     nothing: Any = None  # the result of a record with an error
 
@@ -39,14 +39,17 @@ class Stream(Generic[R]):
     ) -> None:  # fmt: skip
         self.reader, self.report, self.shard = reader, report, shard
         self.out, self.beat, self.writer = out, beat, writer
-        self.pending: deque[R] = deque()  # read and not yet written
+        self.pending: deque[R] = deque()  # records that are read and not yet written
         self.results: list[tuple[R, Any]] = []
-        self.values = 0  # tokens and log-probabilities in them
-        self.expected = 0.0  # records in all, as it seems
+        self.values = 0  # tokens and log-probabilities in the results
+        self.expected = 0.0  # estimated number of records in the shard
         self.records = self.tokens = self.cut = 0
 
     def expect(self, count: int, end: int) -> None:
-        """Update the estimated number of records in the shard. count: of a batch that was read, which ends there."""
+        """Update the estimated number of records in the shard, after `count` more records were read.
+
+        end: bytes of the input up to the end of these records.
+        """
         cut, share = self.shard.cut, self.shard.share(end)
         if share:
             self.expected = (self.records + count) / share
@@ -61,7 +64,7 @@ class Stream(Generic[R]):
             self.write()
 
     def fail(self, record: R) -> None:
-        """A record with its error."""
+        """Add a record's error to the results."""
         assert record.error is not None
         error = self.reader.located(record.error)
         self.out.error(error)

@@ -171,7 +171,8 @@ def test_what_is_refused(folder, tmp_path):
     refused("--keep needs an output with fields", input="in.jsonl", keep=KEEP)
     refused("'embedding', which is a field of the output", "o.jsonl", "in.jsonl", keep=(("embedding", "embedding"),))
     refused("--text-field names 'x', and the input has no fields", content_field="x")
-    refused("the name is that of a folder", "out/")
+    with pytest.raises(UsageError, match="the name is that of a folder"):
+        embed(EmbedJob(str(folder / "m"), str(folder / "in.jsonl"), f"{tmp_path}/out/", settings=Settings()))
     with pytest.raises(UsageError, match="overwrite the input"):
         embed(EmbedJob(str(folder / "m"), str(folder / "in.jsonl"), str(folder / "in.jsonl"), settings=Settings()))
     tokenizer = (folder / "m" / "tokenizer.json").rename(tmp_path / "tokenizer.json")

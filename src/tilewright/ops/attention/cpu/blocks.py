@@ -10,8 +10,8 @@ in order for every block height, so a query's bits do not depend on the other qu
 The task that attends to new keys and values appends them, span after span. One pass over the batch instead of two is 1
 to 10 % faster (Zen 5). Meanwhile the lines of the next head are prefetched.
 
-It loses to `fused` where vectors are nearly empty: with 4 keys and heads of 4 elements it took 1.2 to 3 times as long
-(Emerald Rapids, one thread).
+It is slower than `fused` where vectors are nearly empty: with 4 keys and heads of 4 elements it took 1.2 to 3 times as
+long (Emerald Rapids, one thread).
 """
 
 import functools
@@ -44,7 +44,7 @@ from tilewright.ops.core.launch import launch, thread_count
 from tilewright.ops.gemm.operands import addresses
 from tilewright.simd import amx
 
-ALONE = 1 << 17  # elements of values up to which one thread does all: 20 microseconds, as long as waking another
+ALONE = 1 << 17  # elements of values up to which one thread works alone: 20 us, as long as waking another thread
 GROUP = 4  # heads of a single query: 8 accumulators hide the latency of an FMA
 # by lanes: queries of a block, with two vectors of sums each: 16 of AVX-512's 32 registers, 8 of AVX2's 16, 16 of
 # NEON's 32; then the heights of the smaller blocks for the remaining queries

@@ -3,8 +3,8 @@
 The operands need no packing. A tile of queries is loaded from the rows of the batch, and the cache's words are tiles
 already: panels of keys, 32 elements deep, and pairs of values, 16 elements wide. Scores and weights stay in L1. `words`
 computes the same sums in vectors. Here a prompt of 16 tokens takes six products, a hundred cycles, instead of 2,000
-multiply-adds, so the softmax of `transposed` is the limit. Loses for single queries: 15 of 16 rows would be idle, so
-`blocks` sends them to `words`.
+multiply-adds, so the softmax of `transposed` is the limit. It is slow for single queries: 15 of 16 rows would be idle,
+so `blocks` sends them to `words`.
 """
 
 import functools

@@ -4,7 +4,7 @@ Computes exp(scale * (score - largest score)) of each query, and 1 / their sum. 
 takes four shuffles that wait for each other, and so does their sum. After a transposition, the largest of 16 rows takes
 15 instructions and no shuffle; the transposition takes 64. The bits are those of `words.weights_of_row`: the weight of
 a key is added to the sum of the keys 16, 32, ... before it, and the 16 sums are added by halves, as `reduce_add` does.
-Loses where there are fewer than 16 queries: the other lanes are idle.
+It is slow where there are fewer than 16 queries: the other lanes are idle.
 
 A square is 16 x 16 words in scratch: one row per query, or one row per key once it is transposed.
 """

@@ -1,7 +1,7 @@
 """Attention as four operations on whole matrices: scores, mask, softmax, values.
 
 scores = scale * q @ k.T, -inf where a key is masked, and out = softmax(scores) @ v, for each head of each span. Every
-score is written to memory. Loses where sequences are short: each head is two calls of matmul and one of softmax.
+score is written to memory. It is slow where sequences are short: each head is two calls of matmul and one of softmax.
 
 The number of keys decides the order of the sums, so a position's last bits depend on how its text is cut into steps.
 """

@@ -8,8 +8,8 @@ all its rows if a later position holds an infinity, and the blocks of both files
 
 Weights are exp(scale * (score - largest)), rounded to bfloat16 for the product with the values. The results are divided
 by the sum of the weights before rounding. As in `blocks`, prompts are limited by multiply-adds and single queries by
-the bandwidth of the cache; against float32 the cache has half the bytes. Loses to `tiles` for prompts where a CPU has
-AMX. Source of the order: Intel SDM, volume 2, TDPBF16PS.
+the bandwidth of the cache; against float32 the cache has half the bytes. It is slower than `tiles` for prompts where a
+CPU has AMX. Source of the order: Intel SDM, volume 2, TDPBF16PS.
 """
 
 import functools

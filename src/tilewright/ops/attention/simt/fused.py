@@ -1,7 +1,8 @@
 """out = softmax(scale * q @ k.T) @ v in one kernel: one warp per query and head, its threads across D.
 
 One score at a time stays in registers. Against `unfused` no score is written to memory. Keys are read once per query,
-and a score takes five exchanges between threads; these are the limit. Loses to blocks of queries, which share both.
+and a score takes five exchanges between threads; these are the limit. It is slower than blocks of queries, which share
+both.
 """
 
 import math

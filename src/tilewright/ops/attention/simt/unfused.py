@@ -1,7 +1,7 @@
 """Attention as three kernels: scores = scale * q @ k.T with the mask, softmax, weights @ v. `append` runs before them.
 
-Every score is written to memory and read back, so memory bandwidth is the limit. Loses to `fused` for that reason.
-Parameters: q, out: rows (rows, heads * D). keys, values: the cache (slots, heads, length, D). scores: float32
+Every score is written to memory and read back, so memory bandwidth is the limit. It is slower than `fused` for that
+reason. Parameters: q, out: rows (rows, heads * D). keys, values: the cache (slots, heads, length, D). scores: float32
 (tiles * TILE, heads, longest sequence). tiles: int32 (n, 5), see the package.
 """
 

@@ -2,8 +2,8 @@
 
 A program holds up to BM queries of one head. It loads BN keys and values at a time, from position 0 on. Scores and
 weights stay in registers; a running maximum rescales the sums, so no exponential overflows. Matrix units limit prompts,
-the bandwidth of the cache limits single queries. Loses for short prompts against `whole`, which need not read the keys
-back, and in decoding against `step`.
+the bandwidth of the cache limits single queries. It is slow for short prompts against `whole`, which need not read the
+keys back, and in decoding against `step`.
 
 Source: Dao et al., "FlashAttention", 2022; the running softmax is Milakov and Gimelshein's, 2018.
 """

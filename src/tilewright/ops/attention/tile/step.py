@@ -92,7 +92,7 @@ def step(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.
 def step_heads(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
     """`step` for sequences of at most one block. A program takes block.heads heads and prefetches the next ones.
 
-    Loses where there are few rows: too few programs.
+    It is slow for few rows: then the launch has too few programs to fill the GPU.
     """
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
@@ -123,7 +123,7 @@ def step_heads(rows, cache, out, targets, sizes, scale, block: tl.constexpr, for
 @triton.jit
 def step_blocks(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
     """`step` for sequences of several blocks. A program takes block.heads heads and prefetches the next block, of this
-    head or of the next. Loses where there are few rows: too few programs."""
+    head or of the next. It is slow for few rows: too few programs run to fill the GPU."""
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
@@ -173,7 +173,8 @@ def absorb_one(state, q, k, v, mask, scale):
 @triton.jit
 def step_plain(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
     """`step` by multiply-adds of float32, with other bits. Matrix units would need three products of split elements,
-    and splitting alone takes longer than loading. Loses in 16 bits, where nothing is split."""
+    and splitting alone takes longer than loading. It is slower than `step` in 16 bits, where
+    nothing is split."""
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
     DP: tl.constexpr = block.DP

@@ -1,7 +1,8 @@
 """batchnorm in vectors of channels: out[i, c] = activation(x[i, c] * scale[c] + shift[c]).
 
-Limited by memory: one multiply-add per 8 bytes. So a model folds the operation into the weights of the layer before
-(`fold`). Against `naive`: whole vectors; threads draw rows. It loses where there are fewer channels than lanes.
+Memory bandwidth is the limit: one multiply-add per 8 bytes. So a model folds the operation into the weights of the
+layer before (`fold`). Changes from `naive`: whole vectors; threads take rows. It is slow where there are fewer channels
+than lanes.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """batchnorm in numba-cuda: out[i, c] = activation(x[i, c] * scale[c] + shift[c]).
 
 x and out: float32 (rows, C), contiguous; out may be x. A first kernel computes scale and shift (C,) from gamma, beta,
-mean and variance. Limited by memory: 8 bytes per element.
+mean and variance. Memory bandwidth is the limit: 8 bytes per element.
 """
 
 import math
@@ -30,7 +30,7 @@ def fold(gamma, beta, mean, variance, scale, shift, eps):
 
 @cache
 def naive(activation: str | None):
-    """kernel(x, scale, shift, out), x and out (rows * C,), one thread per element. The lowest rung.
+    """kernel(x, scale, shift, out), x and out (rows * C,), one thread per element. It is the lowest rung.
 
     Each thread takes a remainder to find its channel, and loads 4 bytes.
     """
@@ -51,7 +51,8 @@ def vectors(activation: str | None):
     """kernel(x, scale, shift, out), x and out (rows * C,), one thread per four channels. C is a multiple of four, and
     x and out begin at a multiple of 16 bytes.
 
-    A thread loads and stores 16 bytes, with one remainder. Loses to `naive` on few elements: fewer threads run.
+    A thread loads and stores 16 bytes, with one remainder. It is slower than `naive` on few elements: fewer threads
+    run.
     """
     activate = activation_for(activation)
 

@@ -1,8 +1,8 @@
 """batchnorm in Triton: out[i, c] = activation((x[i, c] - mean[c]) / sqrt(variance[c] + eps) * gamma[c] + beta[c]).
 
 One program per block of rows and channels. It computes the scale and shift of its channels in float64, once for all its
-rows, which costs less than loading them. Limited by memory: each element is read once and written once. It loses where
-channels are few and no power of two: lanes after them are idle. The only tile rung.
+rows, which costs less than loading them. Memory bandwidth is the limit: each element is read once and written once. It
+is slow where channels are few and no power of two: lanes after them are idle. It is the only tile rung.
 """
 
 from typing import Any, NamedTuple

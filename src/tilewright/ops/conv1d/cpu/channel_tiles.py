@@ -1,13 +1,14 @@
-"""A tile of output channels x positions stays in registers, from the first input channel and tap to the last.
+"""A tile of output channels x positions stays in registers, from the first input channel and tap (one element of the
+filter) to the last.
 
 out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation]), or its
 maximum over l. A step takes one tap of one input channel: each channel's weight, broadcast, times vectors of
 consecutive positions of x. This is matmul's outer product without packing x: an element of x is used for all channels
 of the tile, a weight for all its positions. `prepare` packs weights in panels, a tile's channels side by side. Threads
-draw tiles. Limit: the multiply-add rate.
+take tiles. The limit is the multiply-add rate.
 
-Loses where a sample has fewer positions than a vector has lanes. Loses where C * K is so large that a tile's weights,
-read again for every tile of positions, leave the cache.
+It is slow where a sample has fewer positions than a vector has lanes. It is slow where C * K is so large that a tile's
+weights, read again for every tile of positions, leave the cache.
 """
 
 import functools

@@ -5,7 +5,8 @@ stride * C elements after row l - 1, so the matrix is a view of x with overlappi
 With a dilation x is cut into as many phases, and a window is inside one of them. Matmul applies bias and activation; a
 second pass transposes the result or takes the maximum over positions.
 
-Limit: matmul's multiply-add rate. Loses where C * K or O is small: copying x and out, and packing, cost more.
+The limit is matmul's multiply-add rate. It is slow where C * K or O is small: copying x and out, and packing, cost
+more.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
 """Five loops over samples, output channels, positions, input channels and taps.
 
 out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation]), or its
-maximum over l. The sum stays in a register. Limit: each multiply-add waits for the one before, and loads both operands.
+maximum over l. The sum stays in a register. The limit is latency: each multiply-add waits for the one before, and loads
+both operands.
 """
 
 from typing import NamedTuple

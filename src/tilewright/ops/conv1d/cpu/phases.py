@@ -1,8 +1,8 @@
 """A padded copy of x for the kernels, in which positions that are read together are adjacent.
 
-Outputs `stride` apart, or taps `dilation` apart, would read every n-th element of x. So the padded x is cut into n
-phases: its element i becomes element i // n of phase i % n. Kernels then read consecutive elements, as with a stride of
-1. This is the split of a polyphase filter (Crochiere and Rabiner, 1983).
+Outputs `stride` apart, or taps (elements of the filter) `dilation` apart, would read every n-th element of x. So the
+padded x is cut into n phases: its element i becomes element i // n of phase i % n. Kernels then read consecutive
+elements, as with a stride of 1. This is the split of a polyphase filter (Crochiere and Rabiner, 1983).
 """
 
 import numpy as np

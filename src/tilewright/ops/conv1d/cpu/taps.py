@@ -1,8 +1,9 @@
-"""The taps of one channel as a vector: multiplied by a vector of x, summed over channels, reduced once at the end.
+"""One vector holds the taps (elements of the filter) of one channel. It is multiplied by a vector of x, and the
+products are added over channels. At the end the lanes are added once.
 
 out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation]), or its
-maximum over l. `naive` waits for an addition per tap, this for one per channel. Limit: loads, since x is loaded again
-for each output channel. Loses where K is no multiple of the vector: with 3 taps 3 of 16 lanes work.
+maximum over l. `naive` waits for an addition per tap, this for one per channel. The limit is loads, since x is loaded
+again for each output channel. It is slow where K is no multiple of the vector: with 3 taps 3 of 16 lanes work.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Batched transpose (B, R, S) -> (B, S, R): channels last before matmul, channels first after it.
 
-NumPy copies one element at a time. Here squares of lanes x lanes elements are transposed in registers, and threads draw
-strips of squares. Limit: memory bandwidth.
+NumPy copies one element at a time. Here squares of lanes x lanes elements are transposed in registers, and threads take
+strips of squares. The limit is memory bandwidth.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """One thread per output, and the maximum over positions as a kernel of its own.
 
-out[b, o, l] = relu(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation - padding]).
-Limit: each multiply-add waits for two loads.
+out[b, o, l] = relu(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation - padding]). The
+limit is latency: each multiply-add waits for two loads.
 """
 
 from numba import cuda, float32

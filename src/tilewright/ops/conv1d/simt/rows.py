@@ -1,4 +1,5 @@
-"""A row of x in registers, over which the window slides: it is read once, for all taps and all filters of a thread.
+"""Each thread has a row of x in registers, over which the window slides. So the row is read once, for all taps
+(elements of the filter) and all filters of a thread.
 
 out[b, o, l] = relu(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation - padding]).
 """
@@ -146,7 +147,8 @@ def rows(form: Form):
     weights: (rows, columns) from `lay_out`. steps: channels, a multiple of `form.depth`, each once or K times. A thread
     computes `form.filters` filters at `form.positions` positions of a sample. Per channel it loads its row of x and the
     taps of its filters, 4 + 2 K loads of 16 bytes for 112 K multiply-adds at TextCNN's K = 3; `registers` has five for
-    16. The next channels are loaded while these are multiplied. Loses where samples are so few that blocks are.
+    16. The next channels are loaded while these are multiplied. It is slow if there are too few samples to give all
+    multiprocessors a block.
     """
     depth, block_rows, pitch, width = form.depth, form.rows, form.pitch, form.width
     P, taps, wide, sharing = form.positions, form.taps, form.width // QUAD, THREADS // form.rows

@@ -5,7 +5,7 @@ keeps each in a register. Each function has two versions: LLVM IR for the GPU, a
 Both round a multiply-add once.
 
 Shapes: sums is (filters, positions) flattened. A tile of weights is (depth, taps, width), a tile of x (depth, rows,
-pitch); offsets count elements.
+pitch); offsets count elements. A tap is one position in a filter.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """A tile of filters and a tile of windows in shared memory: a matrix product whose left matrix is never written.
 
 out[b, o, l] = relu(bias[o] + sum over r of weight[o, r] * window[b, l, r]), where element r of a window is tap r % K of
-channel r // K. Column m of the product is position m % P of sentence m // P. Against `naive`: an element is loaded from
-device memory once per block. Loses where filters or positions do not fill a block.
+channel r // K. Column m of the product is position m % P of sentence m // P. Changes from `naive`: an element is loaded
+from device memory once per block. It is slow where filters or positions do not fill a block.
 """
 
 import math
@@ -40,7 +40,7 @@ def filter_element(weight, o, r):
 def tiles(x, weight, bias, out, stride, padding, dilation, relu):
     """A block computes 16 filters x 16 positions; a thread loads one element of each tile, then multiplies 16 pairs.
 
-    It has a 16th of the naive loads from device memory. Limit: two loads from shared memory per multiply-add.
+    It has a 16th of the naive loads from device memory. The limit is two loads from shared memory per multiply-add.
     """
     w_tile = cuda.shared.array((TILE, TILE), float32)
     x_tile = cuda.shared.array((TILE, TILE), float32)
@@ -105,7 +105,8 @@ def registers(x, weight, bias, out, stride, padding, dilation, relu):
 def fused(x, weight, bias, out, stride, padding, dilation, relu):
     """out (B, O, 1) = the maximum over positions. A thread has one filter of one sentence, 16 positions at a time.
 
-    Only the maximum is written. Loses where the number of positions is no multiple of 16: sums are computed in vain.
+    Only the maximum is written. It is slow where the number of positions is no multiple of 16: sums are computed in
+    vain.
     """
     w_tile = cuda.shared.array((DEPTH, PITCH), float32)
     x_tile = cuda.shared.array((DEPTH, POSITIONS), float32, alignment=ALIGNMENT)

@@ -1,8 +1,8 @@
 """The convolution as one matmul: row (b, l) of the left matrix is the window of position l, channels last.
 
 out[b, :, l] = windows[b, l] (K * C,) @ b (K * C, O). On the CPU the matrix of windows is a view of x. Here matmul needs
-rows that do not overlap, so the matrix is written, K times as large as x, a piece of the batch at a time. Limit: matrix
-units. Loses where C * K or O is small: then writing the matrix takes longer than the product.
+rows that do not overlap, so the matrix is written, K times as large as x, a piece of the batch at a time. The limit is
+matrix units. It is slow where C * K or O is small: then writing the matrix takes longer than the product.
 """
 
 from tilewright.ops.conv1d.operands import Epilogue, Packed, Window

@@ -1,9 +1,9 @@
 """Memory work between columns of multiply-adds: copying rows of later planes into the ring, and prefetching out.
 
-Between two columns of taps, a block copies a few vectors of a row of x to scratch and prefetches one or two lines of
-out. A whole row at once would delay the multiply-adds; two vectors do not. A core waits for some sixteen cache lines
-at once, so sixteen prefetches together would stop the loads of windows from L2; one or two do not.
-Each row of x is prefetched DISTANCE rows before its copy, so that the copy reads the first cache.
+Between two columns of taps (elements of the filter), a block copies a few vectors of a row of x to scratch and
+prefetches one or two lines of out. A whole row at once would delay the multiply-adds; two vectors do not. A core waits
+for some sixteen cache lines at once, so sixteen prefetches together would stop the loads of windows from L2; one or two
+do not. Each row of x is prefetched DISTANCE rows before its copy, so that the copy reads the first cache.
 """
 
 import functools

@@ -1,4 +1,5 @@
-"""For a kernel that is symmetric along z: two planes with equal taps are added first, and multiplied once.
+"""For a kernel that is symmetric along z: two planes with equal taps (elements of the filter) are added first, and
+multiplied once.
 
     w[a] * x[z + a] + w[a'] * x[z + a'] = w[a] * (x[z + a] + x[z + a'])        a' = KD - 1 - a, w[a'] = w[a]
 
@@ -6,7 +7,7 @@ x (C, D, H, W) and w (O, C, KD, KH, KW) are float32. The code is that of `rows`,
 planes of products in place of KD. The sums are computed once per row of blocks. They serve all shifts and rows of the
 kernel and all output channels. The limit is still the rate of multiply-adds.
 
-Loses with KD = 3: the additions cost as much as the products that they replace. The sum of two values above 1.7e38
+It is slow with KD = 3: the additions cost as much as the products that they replace. The sum of two values above 1.7e38
 overflows; the six loops multiply first and may not.
 """
 

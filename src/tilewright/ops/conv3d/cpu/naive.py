@@ -3,8 +3,8 @@
     out[o, z, y, i] = sum over c, a, b, t of w[o, c, a, b, t] * x[c, z + a, y + b, i + t]
 
 They read a copy of the volume with its border written out, which doubles the memory, so that no loop tests for the
-border. Each thread draws planes of out. The limit is latency: each addition waits for the one before it. It loses to
-`vectors` and all rungs above it.
+border. Each thread takes planes of out. The limit is latency: each addition waits for the one before it. It is slower
+than `vectors` and all rungs above it.
 """
 
 import numpy as np

@@ -1,16 +1,16 @@
-"""Sixteen rows of outputs in registers: each loaded vector feeds as many of them as a column of the kernel has taps.
+"""Sixteen rows of outputs in registers: each loaded vector serves as many rows as a column of the kernel has taps.
 
     out[o, z, y, i] = sum over c, a, t, b of w[o, c, a, b, t] * x[c, z + a, y + b, i + t]
 
 x (C, D, H, W) and out (O, D, H, W) are float32; indices of x are padded, see `gather`. A block of outputs is one vector
 of x wide and 16 rows of y high. It has 4 rows if H is at most 4, and 1 if H is 1. For each channel c, plane a and shift
 t, the KH taps of a column stay in registers and slide down the rows (`slide.block_slide`). With KH = 5, 20 loads and 5
-taps serve 80 multiply-adds, and the limit is the rate of multiply-adds. `vectors`, the rung below, loads a vector for
-every product.
+taps (elements of the filter) serve 80 multiply-adds, and the limit is the rate of multiply-adds. `vectors`, the rung
+below, loads a vector for every product.
 
 A task marches through its tile along z (`tiles`). The ring of planes under the window stays in L2. Between columns of
-taps, the blocks of a plane copy the rows of the next plane into the ring (`feed`).
-Loses where KH = 1: each loaded vector then serves one product. With half > 0 it is also the rung `folded`.
+taps, the blocks of a plane copy the rows of the next plane into the ring (`feed`). It is slow where KH = 1: each loaded
+vector then serves one product. With half > 0 it is also the rung `folded`.
 """
 
 import functools

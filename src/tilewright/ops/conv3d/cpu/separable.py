@@ -9,7 +9,7 @@ computes 16 planes of outputs. All three passes are `slide.block_slide`. The vol
 intermediate results stay in L2. The limit is memory bandwidth for short kernels, multiply-adds for long ones.
 
 Intermediate results are rounded to float32, so a sum is rounded three times. A zero of a factor times an infinity is a
-NaN, as in the six loops. Loses to `rows` for the shortest kernels, where `rows` is limited by memory as well.
+NaN, as in the six loops. It is slower than `rows` for the shortest kernels, where `rows` is limited by memory as well.
 """
 
 import functools

@@ -1,4 +1,5 @@
-"""The step of every vector rung: the taps of a column stay in registers, and each loaded vector feeds all of them.
+"""The step of every vector rung: the taps (elements of the filter) of a column stay in registers, and each loaded
+vector feeds all of them.
 
     block[i] += sum over b of w[b] * x[i + b]       i < rows, b < taps; x[i] is a vector of `lanes` elements of row i
 

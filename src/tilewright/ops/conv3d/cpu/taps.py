@@ -1,13 +1,14 @@
-"""All taps of a kernel as one run of vectors: each window is copied to scratch, multiplied, and summed at the end.
+"""Vectors along the window: each window is copied to scratch, multiplied by all taps (elements of the filter), and
+summed at the end.
 
     out[o, z, y, i] = sum over n of w[o, n] * window(z, y, i)[n]         n < C * KD * KH * KW
 
-This is the usual first use of AVX on a convolution: SIMD over the window, threads over z. Each thread draws planes of
+This is the usual first use of AVX on a convolution: SIMD over the window, threads over z. Each thread takes planes of
 out, so it scales up to D threads. One step multiplies a vector of the window by a vector of taps; a horizontal sum ends
-each output. Unlike the rung below it keeps a vector of 16 partial sums, so 16 additions run at once. The limit
-is the copy of a whole window per output, one element at a time: 5 x 5 x 5 taps take 400 ns per output, for eight vector
-multiply-adds and one horizontal sum. It loses to every other rung: the six loops took 167 ns (AMD EPYC, one thread),
-and on Zen 5 a quarter of its time.
+each output. Unlike the rung below it keeps a vector of 16 partial sums, so 16 additions run at once. The limit is the
+copy of a whole window per output, one element at a time: 5 x 5 x 5 taps take 400 ns per output, for eight vector
+multiply-adds and one horizontal sum. Every other rung is faster: the six loops took 167 ns (AMD EPYC, one thread), and
+on Zen 5 a quarter of its time.
 """
 
 import functools

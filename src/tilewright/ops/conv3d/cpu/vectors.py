@@ -1,10 +1,11 @@
-"""Vectors along x: a lane is an output, so one FMA multiplies a tap by `lanes` neighbouring elements of a row.
+"""Vectors along x: a lane is an output, so one FMA multiplies a tap (one element of the filter) by `lanes` neighbouring
+elements of a row.
 
     out[o, z, y, i : i + lanes] = sum over c, a, b, t of w[o, c, a, b, t] * x[c, z + a, y + b, i + t : i + t + lanes]
 
 It changes `naive`, the rung below, by computing `lanes` sums at once, with nothing to add across lanes. It still reads
 a padded copy of the volume. The limit is one load of a vector per product, at any alignment, and the latency of the
-additions, because there is one sum at a time. It loses to `rows`, which uses each loaded vector for many outputs.
+additions, because there is one sum at a time. It is slower than `rows`, which uses each loaded vector for many outputs.
 """
 
 import functools

@@ -17,8 +17,8 @@ def cubes(tile: int, sizes: tuple[int, int, int]):
 
     A block computes tile**3 outputs, and has (tile + KD - 1) * (tile + KH - 1) * (tile + KW - 1) threads. Tile and
     sizes are constants of the compiled kernel. Changes `naive` by shared memory: a block loads each element once for
-    all windows over it. Loses because most threads only load: with K = 3, 64 of 216 compute if tile is 4, and 1 of 27
-    if it is 1.
+    all windows over it. It is slow because most threads only load: with K = 3, 64 of 216 compute if tile is 4, and 1 of
+    27 if it is 1.
     """
     extents = _, rows, columns = tuple(tile + K - 1 for K in sizes)
     (KD, KH, KW), elements, outputs = sizes, math.prod(extents), tile**3

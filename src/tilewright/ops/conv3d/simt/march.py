@@ -20,8 +20,8 @@ def march(form: Form):
 
     While a block multiplies one plane, loads of the next into registers are in flight; after a barrier the block writes
     them to shared memory. Each plane is multiplied by all KD planes of the weights, so each output column has KD
-    unfinished sums, and a plane completes the oldest. Loses on small volumes: a block computes KD - 1 planes more than
-    it writes, and there are few blocks.
+    unfinished sums, and a plane completes the oldest. It is slow on small volumes: a block computes KD - 1 planes more
+    than it writes, and there are few blocks.
     """
     KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
     stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1

@@ -14,8 +14,8 @@ def naive(x, weights, out, first, mode, fill):
     """out (O, planes, height, width) of x (C, D, H, W) and weights (O, C, KD, KH, KW); adjacent threads along x.
 
     first: elements from a window's start to its output, along planes, rows and columns. mode: a code of `border.CODES`.
-    fill: float32, the border's value in mode "constant". The lowest rung. Limited by loads from the caches: each
-    multiply-add loads an element and a weight.
+    fill: float32, the border's value in mode "constant". It is the lowest rung. The limit is loads from the caches:
+    each multiply-add loads an element and a weight.
     """
     O, C, KD, KH, KW = weights.shape
     _, planes, height, width = out.shape

@@ -17,7 +17,8 @@ def separable(form: Form):
 
     factors: wz, wy and wx in one tuple. Rows of a plane are convolved along x once, from one buffer in shared memory to
     another. A thread sums those along y, and adds the result to KD unfinished sums along z. An output takes KW + KH +
-    KD products, and a few for the halo. Loses to `march` where KH * KW is small: each plane needs one more barrier.
+    KD products, and a few for the halo. It is slower than `march` where KH * KW is small: each plane needs one more
+    barrier.
     """
     KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
     stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1

@@ -73,8 +73,8 @@ def window_start(extents):
 def shared(x, weights, out, first, mode, fill):
     """As `naive`, from a tile in shared memory, whose size is set at launch.
 
-    A block makes (TILE + K - 1)**3 loads from device memory, and K**3 loads per output from shared memory. Loses on
-    volumes smaller than a tile.
+    A block makes (TILE + K - 1)**3 loads from device memory, and K**3 loads per output from shared memory. It is slow
+    on volumes smaller than a tile.
     """
     tile = cuda.shared.array(0, float32)
     C, KD, KH, KW = weights.shape[1:]
@@ -99,8 +99,8 @@ def shared(x, weights, out, first, mode, fill):
 def constant(sizes: tuple[int, int, int]):
     """kernel(x (1, D, H, W), out (1, ...), weights, first, mode, fill); weights: a tuple of float32.
 
-    Kernel parameters are in constant memory. A multiply-add reads one there as fast as a register. The loops over
-    taps are unrolled. Loses at the first call: it compiles a kernel for each size.
+    Kernel parameters are in constant memory. A multiply-add reads one there as fast as a register. The loops over taps
+    are unrolled. It is slow at the first call: it compiles a kernel for each size.
     """
     extents = planes, rows, columns = tuple(tile + K - 1 for tile, K in zip(TILE, sizes, strict=True))
     elements, taps = math.prod(extents), taps_for(sizes, extents)

@@ -1,5 +1,7 @@
 """Volumes with channels as one matrix product: weights (O, C * taps) by elements of windows (C * taps, outputs).
 
+A tap is one element of the filter.
+
 The kernel loads the elements as it needs them and never stores that matrix.
 """
 
@@ -13,9 +15,9 @@ from tilewright.ops.conv3d.tile.border import source_index
 def channels(x, out, weights, tap_positions, extents, window, MODE: tl.constexpr, block: tl.constexpr):
     """out (O, planes, height, width) of x (C, D, H, W).
 
-    extents, window, block: `records.Product`, `Border`, `Block`. weights: (depth, O). tap_positions: int32
-    (4, depth), the channel of each weight, and its plane, row and column in the window. Multiply-adds of float32; loses
-    where few channels share a loaded element.
+    extents, window, block: `records.Product`, `Border`, `Block`. weights: (depth, O). tap_positions: int32 (4, depth),
+    the channel of each weight, and its plane, row and column in the window. It multiplies float32. It is slow where few
+    channels share a loaded element.
     """
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN

@@ -1,6 +1,7 @@
 """A 3-D convolution whose programs march along z: each loaded element feeds KD unfinished sums (`simt.march`).
 
-The plane is not in shared memory: for each tap, the program loads a shifted tile from the L1 cache.
+The plane is not in shared memory: for each tap (one element of the filter), the program loads a shifted tile from the
+L1 cache.
 """
 
 import triton
@@ -40,8 +41,8 @@ def _accumulated(sums, elements, weights, step, KD: tl.constexpr):
 def march(x, out, weights, extents, window, sizes: tl.constexpr, MODE: tl.constexpr, block: tl.constexpr):
     """out (planes, height, width) of x (D, H, W), one channel. weights: (KD, KH, KW).
 
-    extents: `records.Marched`. window: `Border`. sizes: `Sizes`. block: `Plane`. Limited by loads from the L1 cache and
-    their addresses, so it loses to shared memory: it loads each element KH * KW times, four bytes at a time.
+    extents: `records.Marched`. window: `Border`. sizes: `Sizes`. block: `Plane`. The limit is loads from the L1 cache
+    and their addresses, so it is slower than shared memory: it loads each element KH * KW times, four bytes at a time.
     """
     KD: tl.constexpr = sizes.KD
     KH: tl.constexpr = sizes.KH

@@ -11,8 +11,8 @@ def along(x, out, weights, extents, first, fill, MODE: tl.constexpr, block: tl.c
     """out (outer, m, inner) of x (outer, n, inner), convolved along the middle axis. extents, block: `records.Line`,
     `Plane`.
 
-    weights: (K,). first: elements from a window's start to its output. It loads each element from a cache K times.
-    Loses to sums that stay in registers, and to one pass over memory instead of three.
+    weights: (K,). first: elements from a window's start to its output. It loads each element from a cache K times. It
+    is slower than kernels whose sums stay in registers, and which pass over memory once and not three times.
     """
     n, m, inner = extents.n, extents.m, extents.inner
     BM: tl.constexpr = block.rows

@@ -1,4 +1,5 @@
-"""Volumes with many channels on matrix units: for each tap of the window weights (O, C) by elements (C, outputs)."""
+"""Volumes with many channels on matrix units: for each tap (one element of the filter) of the window weights (O, C) by
+elements (C, outputs)."""
 
 import triton
 import triton.language as tl
@@ -14,8 +15,8 @@ def taps(x, out, weights, extents, sizes, window, MODE: tl.constexpr, block: tl.
     rounded up to whole tiles, sizes.deep).
 
     Adjacent outputs are in one row, so loads are of adjacent elements. Matrix units truncate their sums, so they sum
-    one block of channels at a time. The kernel adds each sum to the total outside them, with rounding. Loses where a
-    tile has more channels than x.
+    one block of channels at a time. The kernel adds each sum to the total outside them, with rounding. It is slow where
+    a tile has more channels than x.
     """
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN

@@ -1,9 +1,10 @@
 """AMX: the rows of a tile are images. A position's channels in sixteen images are a tile of the left operand.
 
 sums[image, column] = sum over the taps of a phase of x[image, position + tap] @ weights[tap], for each position of each
-phase. Every image needs the same products at a position. With images as rows a tap outside x is skipped, not padded, no
-row is packed once per tap, and images of all sizes fill the tiles equally well. A block of 32 images by 32 channels of
-a phase is four tiles; a step multiplies two tiles of x by two of the weights, 32 channels deep:
+phase. Every image needs the same products at a position. With images as rows a tap (one element of the filter) outside
+x is skipped, not padded, no row is packed once per tap, and images of all sizes fill the tiles equally well. A block of
+32 images by 32 channels of a phase is four tiles; a step multiplies two tiles of x by two of the weights, 32 channels
+deep:
 
     x, once per call:  [16 images][position][32 channels] -> [group][position][step][16 rows of 16 words], bfloat16
     weights, once:     [phase][32 columns][tap][step][16 words down][32 across]
@@ -11,7 +12,7 @@ a phase is four tiles; a step multiplies two tiles of x by two of the weights, 3
 A task is a block of columns of a phase at some rows of positions: its weights stay in L2 while it visits these. If the
 columns of all phases together are at most 16, they are one phase over the union of their taps, as in `taps`.
 
-It loses with few images: fewer than sixteen cost as much as sixteen.
+It is slow with few images: fewer than sixteen cost as much as sixteen.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """The definition as loops over scalars: every input adds its kernel to the outputs around it.
 
 full[b, s * h + a, t * w + c, o] += sum over i of x[b, h, w, i] * weights[a, c, o, i], cropped, then bias and
-activation; x (B, H, W, C), weights (KH, KW, O, C), out (B, OH, OW, O). One multiply-add at a time and a read and a
-write of out for each tap limit it to some 5 GFLOP/s, on one thread.
+activation; x (B, H, W, C), weights (KH, KW, O, C), out (B, OH, OW, O). It computes one multiply-add at a time, and
+reads and writes out for each tap (one element of the filter). This limits it to some 5 GFLOP/s, on one thread.
 """
 
 from typing import NamedTuple

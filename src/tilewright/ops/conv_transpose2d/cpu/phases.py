@@ -1,4 +1,5 @@
-"""One matmul per output phase: outputs one stride apart use the same taps, and are an ordinary convolution.
+"""One matmul per output phase: outputs one stride apart use the same taps (elements of the filter), and are an ordinary
+convolution.
 
 out[:, i::s, j::t] = windows of x (B * positions, taps * C) @ b (taps * C, O), for each phase (i, j) of the stride
 (s, t); then bias and activation in two more passes over out.

@@ -5,13 +5,13 @@ A position is a pixel of x; it has stride x stride outputs, one of each phase. W
     sums[phase, o, position] = sum over taps t and channels c of weights[t, o, c] * plane[c, position + offset(t)]
 
 A task copies its part of x as planes, one per channel (in bfloat16 one per pair of channels), with zeros around the
-image. In a plane a tap is an offset, and all rows of positions are one long row. For each phase, O x `vectors` vectors
-of sums stay in registers while the phase's own taps stream past, one broadcast weight at a time. At the end the task
-transposes its sums to channels last.
+image. In a plane a tap (one element of the filter) is an offset, and all rows of positions are one long row. For each
+phase, O x `vectors` vectors of sums stay in registers while the phase's own taps stream past, one broadcast weight at a
+time. At the end the task transposes its sums to channels last.
 
-Limited by the multiply-adds. Against `cpu.columns`: at 5 x 5 and stride 2 a phase has only its own taps, 25 in all,
-where 4 phases x 9 inputs are 36, and x is packed once, not once per tap. It loses where a pixel has so many output
-channels that vectors along them are full.
+The limit is the multiply-adds. Changes from `cpu.columns`: at 5 x 5 and stride 2 a phase has only its own taps, 25 in
+all, where 4 phases x 9 inputs are 36, and x is packed once, not once per tap. It is slow where a pixel has so many
+output channels that vectors along them are full.
 """
 
 import functools

@@ -1,13 +1,14 @@
-"""All phases in one pass over x: the rows of pixels of a tap, packed once, serve every phase that has this tap.
+"""All phases in one pass over x: the rows of pixels of a tap (one element of the filter), packed once, serve every
+phase that has this tap.
 
 For each phase (i, j): sums[position, o] = sum over its taps (d, e) of x[position + (d, e)] @ weights[tap] (C, O). A
 task computes some rows of positions, each with an output in every phase. It copies its part of x to scratch, with zeros
 around the image. For each set of taps that the same phases have, it packs the rows of these taps once and adds their
 products to the sums of those phases. Then it adds bias, applies the activation and writes each phase to its outputs.
 
-Against `phases`: no matrix of windows in memory, x is read once and not once per tap, and out is written once. Packing
-each tap limits it where O is small: few products share it. Then `together` makes the channels of all phases columns of
-one product over the union of their taps, with zeros where a phase lacks a tap.
+Changes from `phases`: no matrix of windows in memory, x is read once and not once per tap, and out is written once.
+Packing each tap limits it where O is small: few products share it. Then `together` makes the channels of all phases
+columns of one product over the union of their taps, with zeros where a phase lacks a tap.
 """
 
 import functools

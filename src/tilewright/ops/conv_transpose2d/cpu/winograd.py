@@ -6,8 +6,8 @@ For each of the 16 products of a tile it forms the sums across, packs them and m
 of all phases that need this product. At the end it adds the products up to the outputs of each tile, with bias and
 activation. Sums over channels are matrix products, in float32, or in bfloat16 with rounded sums of x and factors.
 
-Against `taps`: half the multiplications, for sums of x and of products that cost a few instructions per element. It
-loses where either side has few channels, and its error is larger: see `problem.bound`.
+Changes from `taps`: half the multiplications, for sums of x and of products that cost a few instructions per element.
+It is slow where either side has few channels, and its error is larger: see `problem.bound`.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """One matmul over an image with stride - 1 zeros between its pixels.
 
 out = windows of the widened x (B * OH * OW, KH * KW * C) @ b (KH * KW * C, O), b the kernel with its taps reversed, as
-for any convolution. Against `scatter` the sums are a matrix product, at its speed. It loses to `phases` because most
-multiplications are by the inserted zeros: three of four at stride 2.
+for any convolution. Against `scatter` the sums are a matrix product, at its speed. It is slower than `phases` because
+most multiplications are by the inserted zeros: three of four at stride 2.
 """
 
 import numpy as np

@@ -37,7 +37,7 @@ def pack_phases(weights, rows: Axis, columns: Axis, dtype: str) -> dict:
 def zero_inserted(x, weights: Packed, out, epilogue: Epilogue) -> None:
     """out = x with stride - 1 zeros between its pixels, convolved as any image is, by the kernel with reversed taps.
 
-    Against one thread per output the sums are a matrix product, at its speed. It loses to the phases because most
+    Against one thread per output the sums are a matrix product, at its speed. It is slower than the phases because most
     multiplications are by the inserted zeros: three of four at stride 2.
     """
     (_, H, W, C), (_, OH, OW, _), rows, columns = x.shape, out.shape, weights.rows, weights.columns
@@ -53,7 +53,7 @@ def zero_inserted(x, weights: Packed, out, epilogue: Epilogue) -> None:
 def phases(x, weights: Packed, out, epilogue: Epilogue) -> None:
     """Each phase of out: the product of the windows that its own taps read.
 
-    Against one product over zeros: a quarter of the multiplications at stride 2, in four launches. It loses where an
+    Against one product over zeros: a quarter of the multiplications at stride 2, in four launches. It is slow where an
     image is so small that one phase leaves most of the GPU idle.
     """
     rows, columns = weights.rows, weights.columns

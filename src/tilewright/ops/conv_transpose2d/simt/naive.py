@@ -60,7 +60,7 @@ def gather(activation: str | None, transposed: bool = False):
     """No test: the first and the last input of an output are known before the loop, and its taps are one stride apart.
 
     transposed: weights are (KH, KW, C, O), so that the threads of a warp, neighbours in O, read adjacent elements. It
-    loses where O is a few channels.
+    is slow if O is small.
     """
     activate = activation_for(activation)
 

@@ -1,10 +1,10 @@
 """All output phases in one launch, each as a product on matrix units whose operands are loaded by pointers.
 
 out[b, s j + i, t k + l, o] = activation(bias[o] + sum over taps (u, v) and channels c of
-x[b, j + above + u, k + left + v, c] * weights[o, top + u, side + v, c]), for each phase (i, l). A program computes BM
-positions (b, j, k) by BN columns. For each tap and block of channels it loads BM pixels of x, shifted by the tap, with
-zeros outside, and BN rows of weights. No im2col matrix is written. Each pixel is loaded once per tap, by addresses that
-threads compute: this limits it, and `boxes` avoids it.
+x[b, j + above + u, k + left + v, c] * weights[o, top + u, side + v, c]), for each phase (i, l). A tap is one element of
+the filter. A program computes BM positions (b, j, k) by BN columns. For each tap and block of channels, it loads BM
+pixels of x, shifted by the tap, with zeros outside, and BN rows of weights. No im2col matrix is written. Each pixel is
+loaded once per tap, from addresses that threads compute: this is the limit, and `boxes` avoids it.
 """
 
 import triton

@@ -1,4 +1,5 @@
-"""Layouts of the weights for the tile kernels: the order of phases, taps and channels, and what is one product."""
+"""Layouts of the weights for the tile kernels: the order of phases, taps (elements of the filter) and channels, and
+what is one product."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -4,19 +4,28 @@ from contextlib import nullcontext
 
 from numba import config, cuda
 
+from tilewright.ops.core.gpu.kernel_cache import GpuKernelCache
+
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # small batches are expected
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
 
 
 def kernel(function):
-    """A kernel, compiled when it is first called."""
-    return cuda.jit(function, fastmath=False)
+    """A kernel, compiled or read from the cache when it is first called."""
+    return _kernel(function, {})
 
 
 def kernel_of(registers: int):
     """A decorator: a kernel of at most so many registers per thread."""
-    limit = {} if SIMULATED else {"max_registers": registers}
-    return cuda.jit(fastmath=False, **limit)
+    return lambda function: _kernel(function, {"max_registers": registers})
+
+
+def _kernel(function, options: dict):
+    if SIMULATED:
+        return cuda.jit(function, fastmath=False)
+    dispatcher = cuda.jit(fastmath=False, **options)(function)
+    dispatcher._cache = GpuKernelCache(function, dispatcher.targetoptions)
+    return dispatcher
 
 
 def inline(function):

@@ -1,6 +1,6 @@
-"""One output after the other, one tap after the other, in float64.
+"""One output after the other, one tap (one element of the filter) after the other, in float64.
 
-out[i] = start + sum over taps t of weights[t] * x[i + taps[t]], divided by divisor. For each tap the element is found
+out[i] = (start + sum over taps t of weights[t] * x[i + taps[t]]) / divisor. For each tap the element is found
 through its axes' offsets and converted from x's dtype, which takes longer than the multiplication.
 """
 

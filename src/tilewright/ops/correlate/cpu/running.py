@@ -1,9 +1,10 @@
 """The mean of `size` neighbours as a running sum: each output adds the element that enters its window and subtracts
 the one that leaves it.
 
-out[i + 1] * size = out[i] * size + x[i + size] - x[i]. Against `tiles`: two additions per output, whatever the size.
-Limit: each sum waits for the one before, so ROWS rows, or vectors of columns, are summed side by side. It loses for
-sizes up to 2. A sum carries the rounding errors of its line along, a NaN too, to the end of the tile.
+out[i + 1] * size = out[i] * size + x[i + size] - x[i]. Changes from `tiles`: two additions per output, whatever the
+size. The limit is latency: each sum waits for the one before, so ROWS rows, or vectors of columns, are summed side by
+side. It is slow for sizes up to 2. A sum carries the rounding errors of its line along, a NaN too, to the end of the
+tile.
 """
 
 import functools

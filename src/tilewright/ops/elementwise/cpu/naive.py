@@ -1,7 +1,7 @@
 """An elementwise function, one element after the other: out[i, c] = function(x[i, c]), in float64.
 
-The C library computes all functions but relu. Each result is rounded once. Limited by that library's function, which is
-called for each element. The lowest rung.
+The C library computes all functions but relu. Each result is rounded once. The limit is that library's function, which
+is called for each element. It is the lowest rung.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """An elementwise function in vectors: out[i, c] = function(x[i, c]), by the polynomials of `simd.functions`.
 
-Limited by the polynomial's instructions, 30 to 45 per vector; relu by memory. Against `naive`: one polynomial for all
-lanes replaces a call of the C library for each element; threads draw pieces of rows. It loses where there are fewer
-elements than lanes.
+The limit is the polynomial's instructions, 30 to 45 per vector; for relu it is memory bandwidth. Changes from `naive`:
+one polynomial for all lanes replaces a call of the C library for each element; threads take pieces of rows. It is slow
+where there are fewer elements than lanes.
 """
 
 import functools

@@ -31,9 +31,9 @@ def function_of(name: str):
 
 @cache
 def naive(name: str):
-    """kernel(x, out), one thread per element. The lowest rung: a load and a store of 4 bytes per thread.
+    """kernel(x, out), one thread per element. It is the lowest rung: a load and a store of 4 bytes per thread.
 
-    Loses because loads of 4 bytes per thread are too few bytes in flight to keep the memory busy.
+    It is slow because loads of 4 bytes per thread do not keep the memory busy.
     """
     function = function_of(name)
 
@@ -51,7 +51,7 @@ def vectors(name: str):
     """kernel(x, out), one thread per four elements, in loads and stores of 16 bytes. One thread takes the remainder of
     fewer than four, one at a time.
 
-    Loses where the function's float64 operations take longer than its bytes, and where there are few elements.
+    It is slow where the function's float64 operations take longer than its bytes, and where there are few elements.
     """
     function = function_of(name)
 

@@ -1,7 +1,7 @@
 """An elementwise function in Triton: out[i] = function(x[i]), in float32, by the polynomials of `functions`.
 
-Each element is read once and written once. Limited by memory, as long as the function takes less time than its 8 bytes;
-gelu with float32 results does not. The only tile rung.
+Each element is read once and written once. Memory bandwidth is the limit, as long as the function takes less time than
+its 8 bytes; gelu with float32 results does not. It is the only tile rung.
 """
 
 import triton

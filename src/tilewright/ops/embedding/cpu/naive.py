@@ -1,4 +1,4 @@
-"""embedding, one element after the other: out[i, c] = table[ids[i], c]. The lowest rung."""
+"""embedding, one element after the other: out[i, c] = table[ids[i], c]. This is the lowest rung."""
 
 from numba import types
 

@@ -1,7 +1,7 @@
 """embedding in whole rows: out[i, :] = table[ids[i], :].
 
-Limited by memory: 4 bytes read and 4 written per element. Against `naive`: a row is copied in vectors, the second row
-after it is prefetched meanwhile, and threads draw rows. It loses where a row is shorter than a vector.
+Memory bandwidth is the limit: 4 bytes read and 4 written per element. Changes from `naive`: a row is copied in vectors,
+the second row after it is prefetched meanwhile, and threads take rows. It is slow where a row is shorter than a vector.
 """
 
 import functools

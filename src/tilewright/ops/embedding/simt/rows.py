@@ -1,8 +1,8 @@
 """embedding in numba-cuda: out[i, c] = table[ids[i], c] + position_table[positions[i], c].
 
 ids, positions: int32 or int64 (n,); an empty `positions` adds nothing. table: float32 (V, C). position_table: float32
-(P, C). out: float32 (n, C). All are contiguous. An index outside its table gives NaN. Limited by memory: 4 bytes read
-and 4 written per element; rows of positions come from a cache.
+(P, C). out: float32 (n, C). All are contiguous. An index outside its table gives NaN. Memory bandwidth is the limit: 4
+bytes read and 4 written per element; rows of positions come from a cache.
 """
 
 from numba import cuda, float32
@@ -22,7 +22,8 @@ def element(table, row, c):
 
 @kernel
 def naive(ids, table, positions, position_table, out):
-    """One thread per element. The lowest rung: each thread divides to know its row, and neighbours load the same id."""
+    """One thread per element. It is the lowest rung: each thread divides to know its row, and neighbours load the same
+    id."""
     at, C = cuda.grid(1), out.shape[1]
     if at < out.size:
         i, c = at // C, at % C
@@ -34,7 +35,8 @@ def naive(ids, table, positions, position_table, out):
 
 @kernel
 def warps(ids, table, positions, position_table, out):
-    """One warp per row: no division, and an id is loaded once. Loses on rows of fewer than 32 elements: lanes idle."""
+    """One warp per row: no division, and an id is loaded once. It is slow on rows of fewer than 32 elements: lanes
+    idle."""
     i, lane = cuda.grid(1) // WARP, cuda.threadIdx.x % WARP
     if i < out.shape[0]:
         row, position = ids[i], positions[i] if positions.size else -1
@@ -55,7 +57,8 @@ def elements4(table, row, c):
 def vectors(ids, table, positions, position_table, out):
     """`warps` with loads and stores of 16 bytes; C is a multiple of four.
 
-    A quarter of the loads, 512 bytes per warp each. Loses on rows of fewer than 128 elements, where lanes are idle.
+    It needs a quarter of the loads: 512 bytes per warp each. It is slow on rows of fewer than 128 elements, where lanes
+    are idle.
     """
     i, lane, C = cuda.grid(1) // WARP, cuda.threadIdx.x % WARP, out.shape[1]
     if i < out.shape[0]:

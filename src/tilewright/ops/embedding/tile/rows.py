@@ -1,8 +1,8 @@
 """embedding in Triton: out[i, c] = table[ids[i], c] (+ position_table[positions[i], c] if positions are given).
 
 An index outside its table gives NaN. A program loads a block of several rows, 16 bytes per thread and load, adds the
-rows of position_table and stores the sum. Limited by memory, and by the L2 cache where rows repeat. It loses to
-`simt.warps` on rows shorter than 32 bytes.
+rows of position_table and stores the sum. The limit is memory bandwidth, or the L2 cache if rows repeat. It is slower
+than `simt.warps` on rows shorter than 32 bytes.
 """
 
 from functools import cache

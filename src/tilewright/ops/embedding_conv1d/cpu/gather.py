@@ -1,7 +1,7 @@
 """The layer as two operations: embedding, then one conv1d per branch.
 
-Limit: conv1d's multiply-adds, since every token of every sentence is multiplied. Loses to a token table, which
-multiplies each distinct token once.
+The limit is conv1d's multiply-adds, since every token of every sentence is multiplied. It is slower than a token table,
+which multiplies each distinct token once.
 """
 
 import numpy as np

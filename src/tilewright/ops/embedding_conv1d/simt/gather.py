@@ -1,7 +1,7 @@
 """embedding_conv1d without a kernel of its own: torch gathers the embeddings, then one conv1d per branch.
 
-Limited by conv1d's multiply-adds: every token of every sentence is multiplied. Loses to the rungs with a token table,
-which multiply each distinct token once.
+The limit is conv1d's multiply-adds: every token of every sentence is multiplied. It is slower than the rungs with a
+token table, which multiply each distinct token once.
 """
 
 from tilewright.ops.conv1d import conv1d, prepare

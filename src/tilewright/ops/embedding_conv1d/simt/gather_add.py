@@ -1,7 +1,7 @@
 """One thread per feature, or per four features: the sum over a window, and the maximum over positions, in registers.
 
-out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t of row(t, slots[s, p + t])[f]).
-Limit: loads of rows, each element used once.
+out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t of row(t, slots[s, p + t])[f]). The
+limit is loads of rows, each element used once.
 """
 
 from numba import cuda, float32, int64
@@ -54,7 +54,7 @@ def quads(cache, slots, bias, bounds, out):
     """One thread per four adjacent features of a sentence, 16 bytes per load; blockIdx.y is the slice.
 
     With whole rows it has a quarter of the loads of `table_sums`. With slices of 128 bytes, adjacent blocks, 16
-    sentences each, read the same slice, and most of it is in L2. Loses with few sentences: a slice is not reused.
+    sentences each, read the same slice, and most of it is in L2. It is slow for few sentences: a slice is not reused.
     """
     _, capacity, groups, width = cache.shape
     O = out.shape[1] // (bounds.size - 1)

@@ -2,9 +2,10 @@
 
 out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t of row(t, slots[s, p + t])[f]).
 
-Limit: loads of rows, one megabyte per sentence of the course's model, each element used once. Whole rows of 4 KiB are
-read from device memory. But a thousand sentences share most of their words. If all programs work on the same 128 bytes
-of every row, that slice stays in L2, and its most frequent rows in L1. Loses with few sentences: nothing is reused.
+The limit is loads of rows, one megabyte per sentence of the course's model, each element used once. Whole rows of 4 KiB
+are read from device memory. But a thousand sentences share most of their words. If all programs work on the same 128
+bytes of every row, that slice stays in L2, and its most frequent rows in L1. It is slow for few sentences: nothing is
+reused.
 """
 
 from itertools import accumulate

@@ -2,10 +2,10 @@
 
 out (M, N) = A (M, K) @ B (K, N) is cut into tasks of MC rows x NC columns. A task walks K in blocks of KC. For each
 block it packs its MC x KC elements of A, which then stay in L2. It runs the micro-kernel down the rows for PANELS
-panels of B at a time (KC x NR each, also in L2). A panel of A stays in L1 while these panels of B stream past it.
-A block's sum starts from zero in registers and is then added to out, so an element's rounding depends on K alone.
-The limit is the rate of multiply-adds; with few rows it is reading B from memory.
-Loses to `cpu.vectors` where b is not prepared and A has few rows: packing b takes longer than multiplying by it.
+panels of B at a time (KC x NR each, also in L2). A panel of A stays in L1 while these panels of B stream past it. A
+block's sum starts from zero in registers and is then added to out, so an element's rounding depends on K alone. The
+limit is the rate of multiply-adds; with few rows it is reading B from memory. It is slower than `cpu.vectors` where b
+is not prepared and A has few rows: packing b takes longer than multiplying by it.
 
 The same loops serve bfloat16, where a step along K is one word of two elements. Only the packing of A and the product
 differ, see `PRODUCTS`.

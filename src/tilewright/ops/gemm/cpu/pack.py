@@ -25,8 +25,8 @@ from tilewright.ops.gemm.operands import Packed, addresses
 class Source(NamedTuple):
     """A strided matrix as packers read it: element p of row i is `values[starts[i] + p * step]`.
 
-    starts: int64, one per row. K: elements in a row; only the packers of bfloat16 words read it, and only where `step`
-    is 1.
+    starts: int64, one per row. K: elements in a row. Only the functions that pack rows as words of two bfloat16 read K,
+    and only if `step` is 1.
     """
 
     values: np.ndarray

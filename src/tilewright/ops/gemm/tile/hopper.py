@@ -3,7 +3,7 @@ shared memory by bulk copies, two warpgroups multiply half a tile's rows each.
 
 They synchronise at barriers in shared memory: `full` counts the bytes that have arrived in a stage, `empty` the
 warpgroups that have read it. So up to `stages` blocks of K are prefetched, also of the next tile. Unlike `product`, one
-warpgroup finishes a tile while the other uses the matrix unit. The limit is the rate of the matrix units. Gains
+warpgroup finishes a tile while the other uses the matrix unit. The limit is the rate of the matrix units. It gains
 little where each program has one tile: nothing overlaps its end.
 """
 

@@ -4,7 +4,7 @@
 
 There are three ways. Threads store the result from registers. Or it goes to shared memory and a bulk copy (TMA) writes
 it. Or a moving warp, which only copies between global and shared memory, first loads the residual into a buffer; the
-result then replaces it there, and the moving warp stores it. Limited by the traffic of out and residual, which has to
+result then replaces it there, and the moving warp stores it. The limit is the traffic of out and residual, which has to
 hide behind the products of the next tile. Arguments are the records of `records`: extras `Extras`, sizes `Sizes`,
 exchange `Exchange`, form `Form`, block `Block`.
 """

@@ -1,7 +1,8 @@
 """Products of tiles on matrix units, in Triton: one program per multiprocessor computes one tile after another.
 
 out (M, N) = activation(a (M, K) @ b (N, K)^T + residual + bias). The limit is the rate of the matrix units, or reading
-a and b where M or N is small. Loses to `hopper` on Hopper, where all warps of a program wait while they write a tile.
+a and b where M or N is small. It is slower than `hopper` on Hopper, where all warps of a program wait while they write
+a tile.
 """
 
 import triton
@@ -47,7 +48,7 @@ def sums(a, b, i, j, K, block: tl.constexpr, PRODUCTS: tl.constexpr):
 
 @triton.jit
 def whole_sums(a, b, i, j, K, block: tl.constexpr):
-    """As `sums`, for operands that are multiplied as they are. The sums stay in registers along all of K."""
+    """As `sums`, for operands that are multiplied as they are. The sums stay in registers until all of K is added."""
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     totals = tl.zeros((BM, BN), tl.float32)

@@ -1,7 +1,7 @@
 """Scalar layernorm: out[i, c] = (x[i, c] - mean[i]) / sqrt(variance[i] + eps) * weight[c] + bias[c].
 
-Three passes over a row: the mean, the variance, the result. Sums are float64; mean and products are float32. Limited by
-the latency of an addition, because each sum waits for the one before. The lowest rung.
+Three passes over a row: the mean, the variance, the result. Sums are float64; mean and products are float32. The limit
+is the latency of an addition, because each sum waits for the one before. It is the lowest rung.
 """
 
 import math

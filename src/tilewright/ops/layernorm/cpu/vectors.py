@@ -1,8 +1,8 @@
 """layernorm in vectors: out[i, c] = (x[i, c] - mean[i]) / sqrt(variance[i] + eps) * weight[c] + bias[c].
 
-Three passes over a row, which stays in L1: its mean, its variance around that, the result. Limited by memory where rows
-come from there. Against `naive`: whole vectors, and each sum is four that do not wait for one another; threads draw
-rows. It loses where a row is shorter than a vector.
+Three passes over a row, which stays in L1: its mean, its variance around that, the result. Memory bandwidth is the
+limit if rows come from memory. Changes from `naive`: whole vectors, and each sum is four that do not wait for one
+another; threads take rows. It is slow where a row is shorter than a vector.
 """
 
 import functools

@@ -36,7 +36,7 @@ def over_rows(rows: int, threads: int = THREADS):
 @over_rows(THREADS)
 @kernel
 def naive(x, weight, bias, out, inverse_C, eps):
-    """One thread per row. The lowest rung.
+    """One thread per row. It is the lowest rung.
 
     A warp reads 32 rows at once, one element of each: 32 cache lines for 128 bytes.
     """
@@ -57,7 +57,7 @@ def row_per_block(block_sum, size: int, threads: int = THREADS):
     """A kernel with one block per row; neighbouring threads read neighbouring elements.
 
     block_sum: reduce(value, shared) adds the values of all threads of a block. size: float32 of shared memory that it
-    uses. threads: per block. Loses where rows are shorter than the block: idle threads wait at every barrier.
+    uses. threads: per block. It is slow where rows are shorter than the block: idle threads wait at every barrier.
     """
 
     @over_rows(1, threads)
@@ -100,7 +100,8 @@ shuffles = row_per_block(block_sum, WARPS)  # adds by warp shuffles, then one va
 @over_rows(WARPS)
 @kernel
 def warps(x, weight, bias, out, inverse_C, eps):
-    """One warp per row: no shared memory and no barrier. Loses on long rows, which 32 threads read 4 bytes at a time.
+    """One warp per row: no shared memory and no barrier. It is slow on long rows, which 32 threads read 4 bytes at a
+    time.
 
     Shuffles need all 32 lanes, so a warp without a row of its own computes the last row and stores nothing.
     """
@@ -123,7 +124,8 @@ def warps(x, weight, bias, out, inverse_C, eps):
 def vectors(x, weight, bias, out, inverse_C, eps):
     """`warps` with loads and stores of 16 bytes; C is a multiple of four.
 
-    A quarter of the loads, 512 bytes per warp each. Loses on rows of fewer than 128 elements, where lanes are idle.
+    It needs a quarter of the loads: 512 bytes per warp each. It is slow on rows of fewer than 128 elements, where lanes
+    are idle.
     """
     own, lane, C = cuda.grid(1) // WARP, cuda.threadIdx.x % WARP, x.shape[1]
     i = min(own, x.shape[0] - 1)

@@ -1,8 +1,8 @@
 """layernorm in chunks: out[i, c] = (x[i, c] - mean[i]) / sqrt(variance[i] + eps) * weight[c] + bias[c].
 
-Rows may have any length. Three passes over a row: mean, variance, result. Limited by memory; the second and third read
-from a cache where that holds the rows in flight. The lowest tile rung. It loses to `registers` wherever a row fits in
-registers.
+Rows may have any length. Three passes over a row: mean, variance, result. Memory bandwidth is the limit; the second and
+third read from a cache where that holds the rows in flight. It is the lowest tile rung. It is slower than `registers`
+wherever a row fits in registers.
 """
 
 import triton

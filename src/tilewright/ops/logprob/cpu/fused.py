@@ -7,8 +7,8 @@ sums.
 
 `score_twice` computes the product once for the maxima and again for the sums. `score` computes it once: where a tile
 has a larger logit, the sum so far is multiplied by exp(old - new). The limit is the rate of multiply-adds. With few
-rows it is reading the weights from memory. `score_twice` loses to `cpu.pieces` where multiplying takes longer than
-writing and reading logits. `score` loses where columns are few.
+rows it is reading the weights from memory. `score_twice` is slower than `cpu.pieces` where multiplying takes longer
+than writing and reading logits. `score` is slow if there are few columns.
 
 Source of the running sum: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 """

@@ -1,8 +1,8 @@
 """logprob in scalar loops: value[i] = logit of the target - max - log(sum of exp(logit - max)).
 
 Two passes over the columns, because no logit is stored: the first finds the largest, the second computes all products
-again for the sum. The limit is one scalar multiply-add at a time, waiting for the one before. Loses to every other
-rung.
+again for the sum. The limit is one scalar multiply-add at a time, waiting for the one before. Every other rung is
+faster.
 """
 
 import math

@@ -1,8 +1,8 @@
 """matmul writes the logits of some rows, then a kernel finds the maximum, the sum of exps and the target of each row.
 
-Against `naive`: matmul's fastest kernel, and each product once. The limit is the product; besides, each logit is
-written once and read three times, from L2 or L3 if few rows are computed at a time. Loses to `online`, which stores no
-logit.
+Changes from `naive`: matmul's fastest kernel, and each product once. The limit is the product; besides, each logit is
+written once and read three times, from L2 or L3 if few rows are computed at a time. It is slower than `online`, which
+stores no logit.
 """
 
 import functools

@@ -1,7 +1,8 @@
 """out (M, N) = activation(a (M, K) @ b (K, N) + residual + bias) in scalar loops: the effect of their order.
 
-All lose to `cpu.vectors` except on a few rows of a few dozen elements. The parameters of every kernel: a, b, out;
-bias (N,) and residual (M, N), which may be empty, all float32; activation: a code of `gemm.cpu.epilogue.ACTIVATIONS`.
+All are slower than `cpu.vectors` except on a few rows of a few dozen elements. The parameters of every kernel: a, b,
+out; bias (N,) and residual (M, N), which may be empty, all float32; activation: a code of
+`gemm.cpu.epilogue.ACTIVATIONS`.
 """
 
 import numpy as np
@@ -16,8 +17,8 @@ SIGNATURE = types.void(simd.INPUT_2D, simd.INPUT_2D, simd.OUTPUT_2D, simd.INPUT,
 
 @simd.kernel(SIGNATURE, name="matmul.memory")
 def memory(a, b, out, bias, residual, activation):
-    """out[i, j] is read, added to and written K times: three loads and one store per addition. Loses to `reordered`,
-    which has as many, but of vectors."""
+    """out[i, j] is read, added to and written K times: three loads and one store per addition. It is slower than
+    `reordered`, which has as many, but of vectors."""
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[i, j] = 0
@@ -30,7 +31,7 @@ def memory(a, b, out, bias, residual, activation):
 def register(a, b, out, bias, residual, activation):
     """The sum of one element stays in a register until it is complete. b is still read down a column, with stride N.
 
-    That is the limit: it gains little over `memory`, or loses (see the table of measurements).
+    That is the limit: it is little faster than `memory`, or slower (see the table of measurements).
     """
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
@@ -64,7 +65,7 @@ ROWS_SIGNATURE = types.void(simd.MATRIX, simd.MATRIX, simd.CONTIGUOUS, simd.INPU
 @simd.kernel(ROWS_SIGNATURE, name="matmul.reordered")
 def reordered(a, b, out, bias, residual, activation):
     """Loops i, p, j: both b and out are read along their rows, so whole cache lines are used and the compiler
-    vectorises. Loses where b is larger than a cache: each row of a reads all of it."""
+    vectorises. It is slow where b is larger than a cache: each row of a reads all of it."""
     out[:] = 0
     add_rows(a, b, out)
     finish_all(out, bias, residual, activation)
@@ -76,8 +77,8 @@ COLUMNS = 256  # of a block: 1 KiB of a row of out stays in L1 for 64 steps
 
 @simd.kernel(ROWS_SIGNATURE, name="matmul.blocked")
 def blocked(a, b, out, bias, residual, activation):
-    """The loops of `reordered` over blocks of b, which stay in cache for all rows of a. Loses where a has few rows,
-    where rows of b are short, and on Zen 5 (see the table of measurements)."""
+    """The loops of `reordered` over blocks of b, which stay in cache for all rows of a. It is slow where a has few
+    rows, where rows of b are short, and on Zen 5 (see the table of measurements)."""
     N, K = out.shape[1], a.shape[1]
     out[:] = 0
     for j in range(0, N, COLUMNS):

@@ -1,8 +1,8 @@
 """out = activation(a @ b + residual + bias) with explicit vectors and nothing packed.
 
 Four rows of out, two vectors wide, stay in registers along all of K. Each loaded vector of b serves four rows, and each
-broadcast element a[i, p] serves two vectors. It loses to `cpu.packed`: every four rows of a read b with stride N, a new
-page every few steps. Eight accumulators are also too few to hide the latency of an FMA.
+broadcast element a[i, p] serves two vectors. It is slower than `cpu.packed`: every four rows of a read b with stride N,
+a new page every few steps. Eight accumulators are also too few to hide the latency of an FMA.
 """
 
 import functools

@@ -21,7 +21,7 @@ def strip(activation: str | None, tile: int, wpt: int):
     """kernel(a, b, out, bias, residual) on tile * tile / wpt threads: each has a strip of wpt elements of one column.
 
     An element of b in a register is multiplied by wpt of a: for wpt = 8, 9 loads from shared memory for 8
-    multiply-adds, not 16. Loses on small outputs: a block computes tile x tile.
+    multiply-adds, not 16. It is slow on small outputs: a block computes tile x tile.
     """
     finish, depth = finish_for(activation), STRIP_DEPTH
     threads, count = tile * tile // wpt, tile * depth  # of a block; elements of a tile of a or b
@@ -65,9 +65,9 @@ def registers(activation: str | None, T: int, V: int):
     """kernel(a, b, out, bias, residual) on T * V threads for T x T V of out: each thread has T sums of one column.
 
     An element of b goes from device memory straight to a register of the one thread that uses it; only a's tile, T x T
-    and transposed, is in shared memory, and all threads read the same element of it at once. Loses where the outputs
-    are few, and with a small T, which reads b M / T times. Source: Volkov and Demmel, "Benchmarking GPUs to tune dense
-    linear algebra", 2008.
+    and transposed, is in shared memory, and all threads read the same element of it at once. It is slow where the
+    outputs are few, and with a small T, which reads b M / T times. Source: Volkov and Demmel, "Benchmarking GPUs to
+    tune dense linear algebra", 2008.
     """
     finish, threads, count, pitch = finish_for(activation), T * V, T * T, T + 1  # a pitch without bank conflicts
     loads, even = -(-count // threads), count % threads == 0  # elements of a's tile that a thread loads
@@ -105,7 +105,7 @@ def outer(activation: str | None):
     """kernel(a, b, out, bias, residual) on 64 threads: each has a block of 8 x 8, sums of outer products.
 
     8 + 8 loads for 64 multiply-adds. a's tile is transposed in shared memory, so a step reads 8 adjacent elements of
-    each tile. Loses on small outputs: 64 sums per thread leave few threads to hide latency.
+    each tile. It is slow on small outputs: 64 sums per thread leave few threads to hide latency.
     """
     finish = finish_for(activation)
 

@@ -38,7 +38,8 @@ def memory(activation: str | None):
 def register(activation: str | None):
     """kernel(a, b, out, bias, residual). The sum stays in a register and is written once.
 
-    The compiler may not do this to `memory` by itself, since out could share memory with a. Never loses to it.
+    The compiler may not do this to `memory` by itself, since out could share memory with a. It is never slower than
+    `memory`.
     """
     finish = finish_for(activation)
 
@@ -59,7 +60,7 @@ def coalesced(activation: str | None):
     """kernel(a, b, out, bias, residual). The threads of a warp run along a row: they read one element of a and
     adjacent elements of b, which one memory transaction delivers.
 
-    Loses to `register` only where out is narrower than a warp.
+    It is slower than `register` only where out is narrower than a warp.
     """
     finish = finish_for(activation)
 

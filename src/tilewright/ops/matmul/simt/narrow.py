@@ -18,8 +18,8 @@ def narrow(activation: str | None, N: int):
     """kernel(a, b, out, bias, residual) for out (M, N); b is transposed, (N, K).
 
     A thread takes every 32nd element along K, so a warp reads 128 adjacent bytes of each row. Its 4 x N sums stay in
-    registers; the warp adds them by shuffles. The limit is reading a, once. Loses to tiles where 4 x N sums exceed the
-    registers.
+    registers; the warp adds them by shuffles. The limit is reading a, once. It is slower than tiles where 4 x N sums
+    exceed the registers.
     """
     finish = finish_for(activation)
 

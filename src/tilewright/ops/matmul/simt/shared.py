@@ -18,7 +18,7 @@ def shared(activation: str | None, tile: int):
     the compiler does not know it.
 
     Each thread loads one element of each tile, then multiplies T pairs from shared memory: the device memory traffic is
-    a T-th of `naive.coalesced`'s. Loses where K is small: a tile costs two barriers.
+    a T-th of `naive.coalesced`'s. It is slow where K is small: a tile costs two barriers.
     """
     finish = finish_for(activation)
 
@@ -47,7 +47,7 @@ def shared(activation: str | None, tile: int):
 def unrolled(activation: str | None, tile: int):
     """kernel(a, b, out, bias, residual) on tile x tile threads: a constant, so the compiler unrolls the inner loop.
 
-    The loop counter is gone, and addresses in shared memory become constant offsets. Costs only code size.
+    The loop counter is gone, and addresses in shared memory become constant offsets. The only cost is code size.
     """
     finish, T = finish_for(activation), tile
 

@@ -218,7 +218,7 @@ def adjacent_corner():
 def vectors(activation: str | None):
     """The kernel of `_single` with 16 bytes per load, from device memory and from shared memory.
 
-    A quarter of the load instructions of `blocks.outer`. Loses on small outputs: a block computes 128 x 128.
+    A quarter of the load instructions of `blocks.outer`. It is slow on small outputs: a block computes 128 x 128.
     """
     return _single(activation, adjacent_corner, ADJACENT)
 
@@ -235,7 +235,8 @@ def warp_corner():
 def warps(activation: str | None):
     """The kernel of `_single` with a 64 x 64 tile of out per warp.
 
-    Loads from shared memory have no bank conflicts. Gains nothing over `vectors` where those loads are not the limit.
+    Loads from shared memory have no bank conflicts. It gains nothing over `vectors` where those loads are not the
+    limit.
     """
     return _single(activation, warp_corner, APART)
 
@@ -244,8 +245,8 @@ def warps(activation: str | None):
 def buffered(activation: str | None):
     """kernel(a, b, out, bias, residual, depth, width) as `warps`: the next tiles are loaded while these are multiplied.
 
-    Two tiles of each operand in shared memory, and one barrier per step. Loses where more blocks per multiprocessor
-    would have hidden the latency.
+    Two tiles of each operand in shared memory, and one barrier per step. It is slow where more blocks per
+    multiprocessor would have hidden the latency.
     """
     write = _writer(activation)
 

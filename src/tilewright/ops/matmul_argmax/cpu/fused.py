@@ -1,10 +1,10 @@
 """index, value (M,) of the largest element in each row of a (M, K) @ b (K, N), without writing the product.
 
-The packed kernels of `gemm` compare a tile of sums while it is in cache, instead of storing it as `cpu.logits` does.
-A task is MC rows x NC columns, so each row has one best column per group of NC; the groups are compared last. K is one
+The packed kernels of `gemm` compare a tile of sums while it is in cache, instead of storing it as `cpu.logits` does. A
+task is MC rows x NC columns, so each row has one best column per group of NC; the groups are compared last. K is one
 block, because there is no memory for partial sums. The limit is the rate of multiply-adds; with few rows it is reading
-the weights from memory, and little is gained. Loses where columns are few and grow from left to right: each tile then
-has a new best and searches for its column.
+the weights from memory, and little is gained. It is slow if there are few columns and grow from left to right: each
+tile then has a new best and searches for its column.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """matmul writes the products of some rows of a @ b, then NumPy finds the largest of each row.
 
-Loses to the other rungs, which never store the products: writing and reading them takes time.
+It is slower than the other rungs, which never store the products: writing and reading them takes time.
 """
 
 import numpy as np

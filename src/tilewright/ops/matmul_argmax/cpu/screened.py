@@ -6,7 +6,7 @@ Cauchy-Schwarz the last two terms are at most |d| |s r| + |x| |e|. This is a bou
 is always among the candidates, the columns whose upper bound reaches the largest lower bound. The rounding of the
 float32 sums is added to |e|, so the answer is the argmax of those sums, ties included.
 
-With few rows the limit is reading the 8-bit weights. It loses where more than MOST_CANDIDATES columns remain (nearly
+With few rows the limit is reading the 8-bit weights. It is slow where more than MOST_CANDIDATES columns remain (nearly
 equal columns), or where a product of norms might leave the range of float32: such a row is computed again, in full.
 
 The instruction multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted.

@@ -1,7 +1,7 @@
 """`best.best_product` on Hopper, in Gluon, from the parts of `gemm.tile.hopper`: one warp loads tiles, two warpgroups
 multiply half a tile's rows each and search them while the other one uses the matrix unit.
 
-The limit is the rate of the matrix units. Gains little where each program has one tile: nothing overlaps its search.
+The limit is the rate of the matrix units. It gains little where each program has one tile: nothing overlaps its search.
 """
 
 import triton.experimental.gluon.language as gl

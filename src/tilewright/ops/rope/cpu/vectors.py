@@ -1,8 +1,8 @@
 """rope in vectors: with a and b the halves of a head's rotated part, a cos - b sin, b cos + a sin.
 
-Limited by memory where rows come from there. Against `table`: whole vectors; a vector of cosines and one of sines stay
-in registers for all heads of a row; rows of bfloat16 are read and written as they are; threads draw rows. It loses
-where fewer elements are rotated than a vector has.
+Memory bandwidth is the limit if rows come from memory. Changes from `table`: whole vectors; a vector of cosines and one
+of sines stay in registers for all heads of a row; rows of bfloat16 are read and written as they are; threads take rows.
+It is slow where fewer elements are rotated than a vector has.
 """
 
 import functools

@@ -2,7 +2,7 @@
 
 x and out: float32 (rows, heads * D), rows contiguous; out may be x. positions: int32 or int64 (rows,); one that the
 table has not makes its row NaN. One thread per pair of elements, or per element that is not rotated; neighbours read
-neighbouring elements. Limited by memory: 8 bytes per element.
+neighbouring elements. Memory bandwidth is the limit: 8 bytes per element.
 """
 
 import math
@@ -36,7 +36,7 @@ def write(x, out, i, first, c, F, cos, sin):
 
 @kernel
 def naive(x, positions, frequencies, turns, out, heads):
-    """Each thread computes its cosine and sine, and threads of other heads the same ones. The lowest rung."""
+    """Each thread computes its cosine and sine, and threads of other heads the same ones. It is the lowest rung."""
     F, D, at = frequencies.shape[0], x.shape[1] // heads, cuda.grid(1)
     threads = heads * (D - F)
     i = at // threads

@@ -1,7 +1,8 @@
 """rope in Triton: with a and b the halves of a head's rotated part, a cos - b sin, b cos + a sin.
 
-Limited by memory: each element is read and written once, and the rows of the table come from a cache. A program has a
-block of rows of one head. It loses where few elements are rotated: a program's lanes are a power of two.
+Memory bandwidth is the limit: each element is read and written once, and the rows of the table come from a cache. A
+program has a block of rows of one head. It is slow where few elements are rotated: a program's lanes are a power of
+two.
 """
 
 from functools import cache

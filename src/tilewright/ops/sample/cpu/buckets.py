@@ -1,10 +1,11 @@
 """sample without a sort: one token per row of logits (n, V).
 
-Only one point of the running sum of the weights in falling order is needed. So the weights are added up in buckets by
-the distance of their score from the best, 64 buckets from a power of two to the next. The bucket in which the running
-sum reaches its target is found, and only its members are partly put in order. Limited by the instructions of exp and of
-the bucket sums. Against `ordered`: no sort, weights in vectors, and threads draw rows. It loses where hundreds of
-thousands of scores are within a thousandth of the best.
+Sampling needs only one point of the cumulative sum of the weights, from the largest weight down: the token at which the
+sum reaches a random target. So the kernel adds the weights up in buckets, by the distance of their score from the best
+one: 64 buckets from a power of two to the next. It finds the bucket in which the sum reaches the target, and partly
+sorts only its members. The limit is the instructions of exp and
+of the bucket sums. Changes from `ordered`: no sort, weights in vectors, and threads take rows. It is slow where
+hundreds of thousands of scores are within a thousandth of the best.
 """
 
 import functools

@@ -1,5 +1,5 @@
-"""Partial selection without a sort: the best of a row, and where the sum of weights, in falling order, reaches a
-target.
+"""Partial selection without a sort: the best scores of a row, and the score at which the cumulative sum of the weights,
+from the largest weight down, reaches a target.
 
 Keys are those of `workspace`. Source of the selection: Hoare, "Algorithm 65: Find", 1961.
 """
@@ -54,10 +54,10 @@ def partition(keys, count, k):
 
 @simd.inline
 def reach(keys, count, weights, before, target):
-    """(index, sum) of the score at which the running sum of weights reaches the target; the largest weight comes first.
+    """(index, cumulative sum) of the score at which the cumulative sum of the weights reaches the target.
 
-    keys: the first `count` are searched. before: the sum of the weights before them. If rounding keeps the sum below
-    the target: index and sum at the last weight that is not 0.
+    The sum begins with the largest weight. keys: the first `count` are searched. before: the sum of the weights before
+    them. If rounding leaves the whole sum below the target, the last weight that is not 0 is returned.
     """
     first, end = 0, count
     while end - first > FEW:

@@ -1,7 +1,7 @@
-"""Finds where the running sum of weights, in falling order, reaches a target.
+"""Finds the score at which the cumulative sum of the weights, from the largest weight down, reaches a target.
 
 Weights fall as the distance from the best score rises, so a bucket of near distances holds large weights. Each bucket
-has the sum of its weights, and only the bucket in which the target is reached is put in order. Limited by the scalar
+has the sum of its weights, and only the bucket in which the target is reached is put in order. The limit is the scalar
 additions to buckets. m: weights of the row, in all functions.
 """
 

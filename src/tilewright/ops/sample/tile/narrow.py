@@ -1,17 +1,20 @@
 """sample without a sort: as `search`, but with fewer passes over a row of scores.
 
-A row of up to SHORT_ROW scores is loaded once and its weights are computed once. Each target is then found by halving
-the range of keys: one comparison and one sum over registers per step. Over a longer row, passes sum at eight keys, as
-in `search`, but only until at most CAPACITY tokens lie between two of them. Those are copied to a workspace, tokens
-above them are represented by their number and weight, and halving goes on among the copied ones. If more tokens than
-that have one score, they are not searched at all, because they have equal weights. The first pass over a longer row,
-the survey, is the first step of every target; its sum of all weights is the total that u and top_p are multiplied with.
+A target is a cumulative weight (or a number of tokens), and the search finds the key at which it is reached. The kernel
+loads a row of up to SHORT_ROW scores once, and computes its weights once. Then it finds each target by halving the
+range of keys: one comparison and one sum over registers per step.
 
-Sums run in the order of a block's lanes, whatever the other rows. The sums of a long row have two parts, and rounding
-may leave them below a target that all tokens together reach; then the last point is the result.
+For a longer row, passes sum the weights at eight keys, as in `search`, but only until at most CAPACITY tokens lie
+between two of these keys. The kernel copies these tokens to a workspace, and goes on halving among them. The tokens
+above them are represented by their number and total weight. If more than CAPACITY tokens have the same score, they are
+not searched, because their weights are equal. The first pass over a longer row, the survey, is the first step of every
+target. Its sum of all weights is the total that u and top_p are multiplied with.
 
-One program per row. Limited by latency: each of the 31 halving steps waits for a sum over the block. As `search`, it
-loses where rows are few.
+Sums run in the order of a block's lanes, whatever the other rows. The sums of a long row have two parts. Rounding may
+leave them below a target that all tokens together reach; then the last token is the result.
+
+One program per row. The limit is latency: each of the 31 halving steps waits for a sum over the block. As `search`, it
+is slow if there are few rows.
 """
 
 from typing import Any, NamedTuple
@@ -78,10 +81,11 @@ def score_of(key):
 
 @triton.jit
 def weights_of(x, row):
-    """float64 exp((x - most) / temperature). For -inf, whose key is below `row.lowest`, it is undefined.
+    """The weight of each score: float64 exp((x - most) / temperature). It is undefined for a score of -inf.
 
-    The quotient is computed from 1 / temperature, which a row has in common, and the remainder. It is rounded as by
-    a division and takes a third of its instructions (Markstein, IBM J. Res. Dev. 34, 1990).
+    The kernel divides by multiplying with 1 / temperature, which all scores of a row share, and then corrects the
+    quotient by its remainder. The result is rounded like that of a division, and takes a third of its instructions
+    (Markstein, IBM J. Res. Dev. 34, 1990).
     """
     divisor = tl.maximum(row.temperature, 1e-200)  # less has no reciprocal; only the best score then has a weight
     distance, inverse = x.to(tl.float64) - row.most, 1.0 / divisor

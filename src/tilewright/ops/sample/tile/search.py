@@ -1,13 +1,14 @@
 """sample without a sort: one token per row of scores (n, V), found by a search over keys.
 
-How much weight, or how many tokens, a row has at a key or above it falls as the key rises. So the key at which a target
-is reached is found in eleven passes over the row. Each pass sums at eight keys and leaves an eighth of the range.
-Tokens of that key have equal weights, so a division says how many of them are needed. top_k, top_p and u are three such
-targets, each within the end that the one before set; min_p takes one pass. Weights are exp in float64, computed again
-in each pass.
+A key is a score as an integer. The total weight (and the number) of the tokens at a key or above it falls as the key
+rises. So eleven passes over the row find the key at which this total reaches a target. Each pass computes the totals at
+eight keys, and leaves an eighth of the range. Tokens with the same key have equal weights, so a division gives the
+number of them that are needed. top_k, top_p and u are three such targets, and each limits the range of the next one;
+min_p takes one pass. Weights are exp in float64, and are computed again in each pass.
 
-One program per row, which comes from the L2 cache after the first pass. Limited by the float64 instructions of some 40
-passes. It loses where rows are few: then multiprocessors are idle, and a sort of one row uses them all.
+There is one program per row. The row comes from the L2 cache after the first pass. The limit is the float64
+instructions of some 40 passes. It is slow if there are few rows: then multiprocessors are idle, and a sort of one row
+uses them all.
 """
 
 import triton
@@ -28,8 +29,11 @@ def weights_of(x, row):
 
 @triton.jit
 def reached(row, target, counts):
-    """The highest key such that the tokens of this key or above reach the target: in number (counts) or in weight. The
-    lowest key if rounding keeps all of them below it."""
+    """The highest key such that all tokens with this key or a higher one together reach the target.
+
+    counts: the target is a number of tokens, not a weight. If rounding leaves the total of all tokens below the target,
+    the lowest key is returned.
+    """
     low, width = tl.full((), -2147483648, tl.int64), tl.full((), 4294967296, tl.int64)  # of the range of keys
     for _ in range(PASSES):
         step = (width + CUTS - 1) // CUTS

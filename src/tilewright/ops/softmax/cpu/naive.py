@@ -1,7 +1,7 @@
 """softmax, one element after the other: out[i, c] = exp(x[i, c] - max of row i) / sum of those exps.
 
-Three passes over a row: the largest element, exp and its sum (float64), the division. Limited by exp, which the C
-library computes for one element at a time. The lowest rung.
+Three passes over a row: the largest element, exp and its sum (float64), the division. The limit is exp, which the C
+library computes for one element at a time. It is the lowest rung.
 """
 
 import math

@@ -1,9 +1,9 @@
 """softmax in vectors: out[i, c] = exp(x[i, c] - max of row i) / sum of those exps.
 
 Three passes over a row: the largest element, exp and its sum, a multiplication by 1 / sum. A row of some thousand
-elements stays in L1 between them. Limited by the instructions of exp. Against `naive`: whole vectors, four maxima or
-sums that do not wait for one another, and threads that take rows from a shared counter. It loses where a row is shorter
-than a vector.
+elements stays in L1 between them. The limit is the instructions of exp. Changes from `naive`: whole vectors, four
+maxima or sums that do not wait for one another, and threads that take rows from a shared counter. It is slow where a
+row is shorter than a vector.
 """
 
 import functools

@@ -66,8 +66,8 @@ def row_per_block(block_largest, block_sum, size: int, threads: int = THREADS):
     """A kernel with one block per row, in the passes of `naive`; neighbouring threads read neighbouring elements.
 
     block_largest, block_sum: reduce(value, shared) combines the values of all threads of a block. size: float32 of
-    shared memory that they use. threads: per block. Loses where rows are shorter than the block: idle threads wait at
-    every barrier.
+    shared memory that they use. threads: per block. It is slow where rows are shorter than the block: idle threads wait
+    at every barrier.
     """
 
     @over_rows(1, threads)
@@ -114,7 +114,8 @@ shuffles = row_per_block(block_largest, block_sum, WARPS)
 @over_rows(WARPS)
 @kernel
 def warps(x, out):
-    """One warp per row: no shared memory and no barrier. Loses on long rows, which 32 threads read 4 bytes at a time.
+    """One warp per row: no shared memory and no barrier. It is slow on long rows, which 32 threads read 4 bytes at a
+    time.
 
     Shuffles need all 32 lanes, so a warp without a row of its own computes the last row and stores nothing.
     """
@@ -138,7 +139,8 @@ def warps(x, out):
 def vectors(x, out):
     """`warps` with loads and stores of 16 bytes; C is a multiple of four.
 
-    A quarter of the loads, 512 bytes per warp each. Loses on rows of fewer than 128 elements, where lanes are idle.
+    It needs a quarter of the loads: 512 bytes per warp each. It is slow on rows of fewer than 128 elements, where lanes
+    are idle.
     """
     own, lane, C = cuda.grid(1) // WARP, cuda.threadIdx.x % WARP, x.shape[1]
     i = min(own, x.shape[0] - 1)
@@ -173,8 +175,9 @@ def rescaled(total, largest, value):
 def online(x, out):
     """One block per row; a thread computes its maximum and sum in one pass, and rescales the sum if the maximum grows.
 
-    Two passes instead of three, for one more exp per element. A thread loads four elements before it uses the first.
-    Loses where rows stay in a cache. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+    Two passes instead of three, for one more exp per element. A thread loads four elements before it uses the first. It
+    is slow where rows stay in a cache. Source: Milakov and Gimelshein, "Online normalizer calculation for softmax",
+    2018.
     """
     shared = cuda.shared.array(WARPS, float32)
     i, thread, C = cuda.blockIdx.x, cuda.threadIdx.x, x.shape[1]

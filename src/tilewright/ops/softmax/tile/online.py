@@ -1,8 +1,8 @@
 """softmax of rows of any length, in chunks: out[i, c] = exp(x[i, c] - max of row i) / sum of those exps.
 
 Two passes over a row: the maximum and the sum together, the sum rescaled whenever the maximum grows; then the result.
-Limited by memory; the second pass reads from the L2 cache, because few programs run and each takes one row after the
-other. It loses to `registers` wherever a row fits in registers: it reads twice and computes exp twice.
+Memory bandwidth is the limit; the second pass reads from the L2 cache, because few programs run and each takes one row
+after the other. It is slower than `registers` wherever a row fits in registers: it reads twice and computes exp twice.
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 """
 

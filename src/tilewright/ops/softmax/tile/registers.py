@@ -1,7 +1,7 @@
 """softmax with whole rows in registers: out[i, c] = exp(x[i, c] - max of row i) / sum of those exps.
 
-Each element is read once and written once, so it is limited by memory as a copy is. Against `online`: no second read.
-It loses where C is a little larger than a power of two, and takes no row that registers cannot hold.
+Each element is read once and written once, so it is limited by memory as a copy is. Changes from `online`: no second
+read. It is slow where C is a little larger than a power of two, and takes no row that registers cannot hold.
 """
 
 from functools import cache

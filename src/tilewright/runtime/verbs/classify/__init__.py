@@ -27,7 +27,7 @@ def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
     if report.cut:
         length = f"the model's {task.longest} tokens"
         say(f"{report.cut:,} of {report.records:,} sentences are longer than {length} and were cut")
-    if task.kept:  # after the output: a full disk here costs the table, not the answers
+    if task.kept:  # saved after the output, so that a full disk costs only the table and not the output
         with phase(report, "table", say, "Keeping token table"):
             task.kept.save()
     if job.answers:

@@ -11,17 +11,17 @@ from tilewright.formats.validate import TOLERANCE
 from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import RecordsJob, check_records
 
-BATCH = 16384  # sentences handed to the model at once: rows of the token table are then computed in large products
+BATCH = 16384  # sentences per call of the model: many, so that rows of the token table are computed in large products
 
 
 @dataclass
 class ClassifyJob(RecordsJob):
-    """What to classify. Files named .jsonl hold JSON lines, .csv and .tsv rows, .txt one sentence per line, .bin the
-    course's layout.
-    The output is JSON lines for text, else binary.
+    """The options of a classify job.
 
-    A binary file cannot hold errors, so its first bad record ends the job. table_memory: bytes. table_path: where to
-    keep the token table. tolerance: of the comparison with the answers.
+    input: .jsonl (JSON lines), .csv, .tsv, .txt (one sentence per line), .parquet, or .bin (token ids in the course's
+    layout). output: JSON lines, Parquet, or binary for a .bin input. A binary file cannot hold errors, so there the
+    first bad record stops the job. table_memory: the most bytes of the token table. table_path: where to save the token
+    table. tolerance: of the comparison with the answers.
     """
 
     ANSWER = ANSWER
@@ -34,7 +34,7 @@ class ClassifyJob(RecordsJob):
 
     @property
     def batch(self) -> int:
-        """Sentences per batch; it changes no bits."""
+        """Sentences per batch. It changes no bits of the output."""
         return self.settings.batch_size or BATCH
 
     @property
@@ -44,7 +44,7 @@ class ClassifyJob(RecordsJob):
 
 @dataclass
 class ClassifyReport(Report):
-    """cut: texts with more tokens than the model takes; their further tokens were not read."""
+    """The report of a classify job. cut: texts that were longer than the model takes, and were therefore cut."""
 
     cut: int = 0
 

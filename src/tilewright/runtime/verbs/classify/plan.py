@@ -38,14 +38,16 @@ from tilewright.runtime.verbs.classify.job import ClassifyJob
 from tilewright.runtime.verbs.classify.task import ClassifyTask, task_of
 from tilewright.runtime.verbs.encoders import COMPILING, PAGE, RECORD, encoder_memory
 
-SAMPLED = 1 << 16  # sentences whose token ids are read, of lines, a binary input or rows of Parquet
-LINE, LOGIT = 62, 13  # bytes of a JSON line without id and label; bytes of one logit in it
+SAMPLED = 1 << 16  # the most sentences of the input whose token ids are read
+LINE, LOGIT = 62, 13  # bytes of a JSON line without id and label; bytes per logit in it
 
 
 class Seen(NamedTuple):
-    """The sample of the input. ids: int32 (n, L), token ids of some sentences. n is 0 if all are bad, and less than the
-    records if there are very many. errors: the bad records among those read. id_bytes: of an id and the kept fields as
-    JSON."""
+    """The sample of the input.
+
+    ids: int32 (n, L), the token ids of some sentences; n is 0 if all sentences are bad. records: that the sample has.
+    errors: of the bad ones among them. id_bytes: mean bytes of an id and the kept fields as JSON.
+    """
 
     ids: np.ndarray
     records: int
@@ -54,15 +56,14 @@ class Seen(NamedTuple):
     errors: tuple[RecordError, ...] = ()
 
     def noticed(self) -> dict[str, Any]:
-        """The number of bad records in the whole input, and the first error of the sample, whose line numbers are its
-        own."""
+        """The estimated number of bad records in the whole input, and the sample's first error, without line number."""
         scale = self.sample.records(self.records)[0] / max(self.records, 1)
         first = next((f"{e.field}: {e.message}".removeprefix(": ") for e in self.errors), None)
         return {"bad": round(len(self.errors) * scale), "first_bad": first}
 
 
 class Table(NamedTuple):
-    """The size of the token table: expected entries, most entries, bytes per entry."""
+    """The size of the token table. rows: expected rows. capacity: largest number of rows. row_bytes: bytes per row."""
 
     rows: int
     capacity: int
@@ -70,7 +71,7 @@ class Table(NamedTuple):
 
 
 def plan(job: ClassifyJob, gpu_memory: int | None = None) -> JobPlan:
-    """The plan of the job; see `plan_job`. Also raises UsageError for a job without its token table."""
+    """The plan of the job; see `plan_job`. Also raises UsageError if the token table is switched off."""
     if "token-table" in job.settings.without:
         rule = "plan counts the work and the memory of a job with its token table only"
         raise UsageError(parameter="--without", value="token-table", rule=rule, remedy="leave it out")
@@ -143,15 +144,16 @@ def _sample(task: ClassifyTask, sample: Sample) -> Seen:
 
 
 def _wide(tokens: np.ndarray, columns: int) -> np.ndarray:
-    """int32 (n, columns): rows of texts that are shorter are filled up."""
+    """Pad rows of token ids, int32 (n, L), to (n, columns) with NO_TOKEN."""
     return np.pad(tokens, ((0, 0), (0, columns - tokens.shape[1])), constant_values=NO_TOKEN)
 
 
 def _table(task: ClassifyTask, config: TextCNNConfig, ids: np.ndarray, records: int) -> Table | None:
-    """The CPU's table; None: the rung has none. Raises ResourceError as `TokenTable` does.
+    """The size of the token table on a CPU; None if the forced rung does not use one.
 
-    It has the rows of the sample, and the estimated further rows of the rest. Good and Turing's estimate uses the rows
-    that the sample has once.
+    The number of rows is that of the sample plus an estimate for the rest of the input: the Good-Turing estimate, which
+    uses the number of rows that occur once in the sample. Raises ResourceError if the table's memory does not hold the
+    rows of one sentence.
     """
     job = task.job
     if not config.memory(job.dtype).entry:
@@ -202,7 +204,10 @@ def _memory(
 
 
 def _on_gpu(task: ClassifyTask, config: TextCNNConfig, memory: int) -> tuple[Table, tuple[Part, ...]]:
-    """The GPU's table, which is allocated whole, and memory. Raises ResourceError as `DeviceTable` does."""
+    """The token table on a GPU, which allocates all rows at once, and the GPU's memory.
+
+    Raises ResourceError if the memory does not hold the rows of one sentence.
+    """
     job = task.job
     V, O, taps = config.vocab_size, config.num_filters, sum(config.kernel_sizes)
     weights = config.memory(job.dtype, "cuda")
@@ -217,10 +222,10 @@ def _on_gpu(task: ClassifyTask, config: TextCNNConfig, memory: int) -> tuple[Tab
             remedy=f"allow at least {config.sequence_length * weights.entry:,} bytes (--table-memory), or take a GPU "
             "with more memory",
         )
-    products = min(PRODUCT_TOKENS, V) * taps * O * element_bytes(job.dtype)  # of new tokens by the weights of all taps
+    products = min(PRODUCT_TOKENS, V) * taps * O * element_bytes(job.dtype)  # of new tokens with all filters
     left = free - capacity * weights.entry
     sizes = SIZES["cuda"]
-    while len(sizes) > 1 and _graphs(config, job.dtype, sizes) > left:  # as the backend leaves sizes out
+    while len(sizes) > 1 and _graphs(config, job.dtype, sizes) > left:  # the backend omits batch sizes in the same way
         sizes = sizes[:-1]
     return Table(capacity, capacity, weights.entry), (
         Part("CUDA", CONTEXT),
@@ -233,7 +238,10 @@ def _on_gpu(task: ClassifyTask, config: TextCNNConfig, memory: int) -> tuple[Tab
 
 
 def _graphs(config: TextCNNConfig, dtype: str, sizes: tuple[int, ...]) -> int:
-    """Bytes of a slot and a CUDA graph for each size of a batch, and of the calls that compiled their kernels."""
+    """Bytes for the batches on a GPU, by batch size: inputs and outputs (a slot), and the buffers of its CUDA graph.
+
+    They include what PyTorch's allocator keeps of the calls that compiled the kernels, before the graphs were captured.
+    """
     inputs, outputs = config.operands
     between = [size * config.between_bytes(dtype, "cuda") for size in sizes]
     return sum(sizes) * record_bytes([*inputs, *outputs]) + sum(between) + cached(between)

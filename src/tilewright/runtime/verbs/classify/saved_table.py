@@ -1,5 +1,4 @@
-"""The token table of a TextCNN, saved on disk between runs. It is used only with the weights, rungs and CPU that it was
-made for."""
+"""The token table of a TextCNN, saved on disk between runs. It is used only with the same weights, rungs and CPU."""
 
 from __future__ import annotations
 
@@ -17,12 +16,11 @@ from tilewright.ops.embedding_conv1d.operands import Prepared
 from tilewright.ops.embedding_conv1d.token_table import TokenTable
 from tilewright.runtime.jobs.unchanged import AsBegun
 
-BLOCK = 64 << 20  # bytes hashed at a time: weights are hashed in parallel, block by block
+BLOCK = 64 << 20  # bytes of a block: threads hash the blocks of the weights in parallel
 
 
 def fingerprint(prepared: Prepared) -> str:
-    """sha256 of all that determines a table's bits: embeddings, filters, accuracy class, rungs, kernel sources and
-    CPU."""
+    """sha256 of everything that a table's bits depend on: embeddings, filters, accuracy class, rungs, kernels, CPU."""
     from tilewright.simd import cache
 
     arrays = [
@@ -38,13 +36,11 @@ def fingerprint(prepared: Prepared) -> str:
 
 
 class KeptTable:
-    """`kept = KeptTable(model, path)` loads a saved table if it fits; `kept.save()` writes it if rows were added.
+    """`kept = KeptTable(model, path)` loads a saved table if its fingerprint matches. `kept.save()` writes new rows.
 
     began: the identities of the model's files before they were read. If a file has changed since, the rows may not
-    belong to the fingerprint's weights, so they are not written.
-
-    loaded: rows from the file. Raises InputError for a damaged file, ResourceError if it cannot be
-    written, UsageError for a model that has no table.
+    belong to the fingerprint's weights, so they are not written. loaded: the number of rows that were loaded. Raises
+    InputError for a damaged file, ResourceError if it cannot be written, UsageError for a model without a token table.
     """
 
     def __init__(self, model: TextCNN, path: str, began: AsBegun | None = None):
@@ -56,17 +52,17 @@ class KeptTable:
             )
         self.fingerprint = fingerprint(self.prepared)
         for array in (self.prepared.table, *self.prepared.filters.weights):
-            forget(array)  # hashing brought all of a mapped model into memory
+            forget(array)  # hashing has loaded all pages of the mapped model into memory
         table = self.prepared.state
         self.loaded = 0
         if os.path.exists(path):
             self.loaded = read_table(path, self.fingerprint, table.row_of, table.slices) or 0
-        if self.loaded:  # its rows have replaced this process's rows
+        if self.loaded:  # the loaded rows have replaced this process's rows
             table.used = self.loaded
         self._built = table.built
 
     def save(self) -> bool:
-        """Write the table if it has rows that the file lacks; True if it was written."""
+        """Write the table if it has rows that the file lacks. True if it was written."""
         table = self.prepared.state
         if table.built == self._built or not self._began.holds():
             return False

@@ -29,7 +29,7 @@ from tilewright.runtime.verbs.encoders import check_encoder, encoder_sizing
 from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
-SIZING = {  # sentences per shard: a second or two of work; and the fewest, with many workers
+SIZING = {  # sentences per shard (a second or two of work), and the fewest with many workers
     "cpu": Sizing(4 * BATCH, BATCH),
     "cuda": Sizing(1 << 21, BATCH),
 }
@@ -63,9 +63,9 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
 
 
 def _on_its_device(job: ClassifyJob) -> ClassifyJob:
-    """The job, on the CPU if the device is "auto" and the model a BERT."""
+    """The job; if its device is "auto" and its model a BERT, with the device "cpu"."""
     if job.settings.device == "auto":
-        with suppress(InputError, UsageError):  # which are raised again in their turn
+        with suppress(InputError, UsageError):  # later checks raise these again
             if isinstance(config_of(job.model), BertConfig):
                 return replace(job, settings=replace(job.settings, device="cpu"))
     return job
@@ -89,8 +89,11 @@ def check_classifier(job: ClassifyJob, config: BertConfig) -> None:
 
 @dataclass
 class ClassifyTask(RecordsTask):
-    """A `Task`. kept: the token table of an inline worker, to be saved at the end. longest: tokens of a text that
-    count."""
+    """The `Task` of a classify job.
+
+    kept: the token table of an inline worker, which is saved at the end. longest: the most tokens of a text that the
+    model reads.
+    """
 
     job: ClassifyJob
     config: Classifier
@@ -101,7 +104,7 @@ class ClassifyTask(RecordsTask):
     longest: int = 0
 
     def reader(self, scan: int = 0) -> SentenceReader:
-        """scan: bytes of a binary input that are checked now."""
+        """Open the input. scan: bytes of a binary input that are checked now."""
         config, job = self.config, self.job
         encoder = None if job.is_binary else config.encoder(tokenizer_of(job.model))
         return open_sentences(job.text, encoder=encoder, length=config.sequence_length, vocabulary=config.vocab_size,

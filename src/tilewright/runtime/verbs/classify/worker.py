@@ -102,7 +102,7 @@ class ClassifyWorker:
             yield batch
 
     def _alone(self, batch: Batch, record: int, skip: dict[int, str], beat: Beat) -> Batch:
-        """A batch of one record, which may have killed a worker."""
+        """Prepare a batch of one record. If the record has killed a worker, it becomes an error and does not run."""
         if record not in skip:
             beat.at(record)
             return batch
@@ -117,7 +117,7 @@ class ClassifyWorker:
         return self.model.logits(batch.tokens, batch.seconds)
 
     def _logits(self, tokens: np.ndarray) -> np.ndarray:
-        """The batch's logits. If a GPU has too little memory, the batch is computed in smaller parts."""
+        """Compute the batch's logits. If a GPU has too little memory, it is computed in smaller parts."""
         if not len(tokens):
             return self.model.logits(tokens)
 
@@ -128,7 +128,7 @@ class ClassifyWorker:
         return self.model.backend.halving(parts, len(tokens))
 
     def close(self) -> None:
-        """No more shards come."""
+        """Free the model. Called after the last shard."""
         self.open.close()
         if self.kept and not self.job.settings.is_inline and self.at.number == 0:
             self.kept.save()

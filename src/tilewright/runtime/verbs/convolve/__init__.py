@@ -1,7 +1,8 @@
 """`tilewright convolve`: a volume in, the volume filtered with a kernel out.
 
 A shard is a slab of the output: adjacent planes along the axis in which the format stores slabs contiguously. A worker
-computes a shard in tiles with their halo (tiles.py). The bits depend neither on the slabs nor on the tiles.
+computes a shard in tiles, and reads each tile with its halo (tiles.py). The result's bits depend neither on the slabs
+nor on the tiles.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ from tilewright.runtime.verbs.convolve.tiles import MODES
 
 @dataclass
 class ConvolveJob:
-    """What to convolve. Formats follow from the names; see formats/volume_formats.py.
+    """The options of a convolve job. The files' suffixes select their formats; see formats/volume_formats.py.
 
     kernel: a name or a path, see kernels.py. It is not flipped: out = scipy.ndimage.correlate(in, kernel). mode, cval:
-    the values outside the volume, as in scipy.ndimage. None: "reflect" for a named kernel, as in scipy; "constant",
-    with zeros, for a file; "constant" if a cval is given. memory: bytes that all processes together may use; None: most
-    of the free memory. answers: a volume to compare the output with. settings: how the job is run; shard_size counts
-    planes. A GPU computes in float32.
+    the values outside the volume, as in scipy.ndimage. mode None: "constant" if a cval is given; else "reflect" for a
+    named kernel, as in SciPy, and "constant" with zeros for a file. memory: bytes that all processes together may use;
+    None: most of the free memory. answers: a volume to compare the output with. settings: their shard_size counts
+    planes. A GPU computes in float32 only.
     """
 
     input: str
@@ -45,7 +45,7 @@ class ConvolveJob:
 
     @property
     def dtype(self) -> str | None:
-        """The dtype of the sums and the output, "float32" or "float64"; None: it follows from the input's dtype."""
+        """The dtype of the sums and the output, "float32" or "float64"; None: chosen by the input's dtype."""
         return self.settings.dtype
 
     @property
@@ -56,19 +56,21 @@ class ConvolveJob:
 
 @dataclass
 class ConvolveReport(Report):
-    """records, computed: voxels. tiles: how many the volume was computed in. tile: their shape."""
+    """The report of a convolve job. records, computed: voxels. tiles: the number of tiles. tile: their shape."""
 
     tiles: int = 0
     tile: tuple[int, ...] = ()
 
 
-STEP = 8 << 20  # granularity of the reported size: a program's size differs by less between two runs
-FIRST, MOST = 256 << 20, 1 << 50  # bytes: where the search begins and ends
+STEP = 8 << 20  # bytes: the granularity of the search; a program's memory varies by less from run to run
+FIRST, MOST = 256 << 20, 1 << 50  # bytes: the first and the last size that the search tries
 
 
 def with_mode(job: ConvolveJob) -> ConvolveJob:
-    """The job with its `mode` filled in. Raises UsageError if an earlier version of tilewright began this job with
-    another default mode."""
+    """The job with its `mode` filled in.
+
+    Raises UsageError if an earlier version of tilewright started this job with another default mode.
+    """
     if job.mode is not None:
         return job
     mode = "constant" if job.cval else default_mode(job.kernel)
@@ -89,11 +91,11 @@ def _mode_begun(output: str) -> Value:
         with JobDirectory(output, look=True) as directory:
             return directory.manifest.fingerprint.get("mode")
     except (Damaged, TilewrightError):
-        return None  # the run will raise the error
+        return None  # the run raises the error later
 
 
 def check_paths(job: ConvolveJob) -> None:
-    """Check everything that the command line alone determines."""
+    """Check the options that need no file to be read. Raises UsageError and InputError."""
     check_suffix(job.input, "input")
     check_suffix(job.output, "output")
     if job.mode not in MODES:
@@ -115,7 +117,7 @@ def check_paths(job: ConvolveJob) -> None:
 
 
 def _overlap(path: str, output: str) -> bool:
-    """True if both paths are one file, or one is inside the other."""
+    """True if both paths are the same file, or one is inside the other."""
     if same_file(path, output):
         return True
     a, b = os.path.realpath(path), os.path.realpath(output)
@@ -123,9 +125,10 @@ def _overlap(path: str, output: str) -> bool:
 
 
 def least_memory(memory: int, checked: Callable[[int], object]) -> int | None:
-    """The smallest sufficient number of bytes, in steps of STEP, if `memory` is too small. None if even MOST is too
-    small, or if the check fails for another reason. checked(memory): raises MemoryShort if `memory` is too small; it
-    reads only the volume's header.
+    """The smallest sufficient memory in bytes, in steps of STEP, given that `memory` is too small.
+
+    checked(memory): raises MemoryShort if `memory` is too small; it reads only the volume's header. Returns None if
+    even MOST is too small, or if the check fails for another reason.
     """
 
     def is_enough(count: int) -> bool:
@@ -135,7 +138,7 @@ def least_memory(memory: int, checked: Callable[[int], object]) -> int | None:
             return False
         return True
 
-    low, high = memory // STEP, max(2 * memory // STEP, FIRST // STEP)  # low is too little
+    low, high = memory // STEP, max(2 * memory // STEP, FIRST // STEP)  # low is too small
     try:
         while not is_enough(high):
             low, high = high, 2 * high

@@ -20,9 +20,9 @@ from tilewright.ops.correlate import correlate, correlate1d
 
 NAMES = "gaussian:SIGMA, box:SIZE (both in voxels), laplace, sobel:AXIS, FILE.txt and FILE.npy"
 TRUNCATE = 4.0  # radius of a Gaussian in standard deviations, as in scipy.ndimage
-MAX_SIZE = 1 << 20  # taps along an axis
+MAX_SIZE = 1 << 20  # the most weights of a kernel along an axis
 MAX_SIGMA = MAX_SIZE / 2 / TRUNCATE
-RULES = {  # of a name's parameter, and what to give
+RULES = {  # for the parameter of each kernel name: the rule, and the remedy
     "gaussian": (
         f"SIGMA is a decimal from 0 and below {MAX_SIGMA:,.0f}, in voxels",
         "give one, as in gaussian:0.5, or one for each axis, as in gaussian:1,2,2. 0 leaves an axis unfiltered. Divide "
@@ -36,14 +36,17 @@ RULES = {  # of a name's parameter, and what to give
     "sobel": ("AXIS is 0, 1 or 2", "give one, as in sobel:0"),
 }
 FUNCTIONS = {"gaussian": "gaussian_filter", "box": "uniform_filter", "laplace": "laplace", "sobel": "sobel"}
-MAX_TAPS = 1 << 24  # of a kernel that is no product of lines, about 255 per side: a voxel would take milliseconds
+MAX_TAPS = 1 << 24  # the most weights of a kernel that is not separable (255 per side): a voxel takes milliseconds
 _NUMBER = r"\d{1,9}(?:\.\d{0,9})?"
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """name: as the user gave it. weights: float64 (KD, KH, KW), not flipped; or lines: float64 (KD,), (KH,), (KW,),
-    whose outer product they are."""
+    """A kernel. name: as the user gave it.
+
+    weights: float64 (KD, KH, KW), not flipped. A separable kernel has `lines` instead: float64 (KD,), (KH,) and (KW,),
+    whose outer product is the weights.
+    """
 
     name: str
     weights: np.ndarray | None = None
@@ -51,7 +54,7 @@ class Kernel:
 
     @property
     def shape(self) -> Shape:
-        """Taps along each axis of the volume."""
+        """The number of weights along each axis: (KD, KH, KW)."""
         return self.weights.shape if self.lines is None else tuple(len(line) for line in self.lines)  # type: ignore
 
     @property
@@ -61,12 +64,12 @@ class Kernel:
 
     @property
     def halo(self) -> tuple[Shape, Shape]:
-        """Voxels that the kernel reads before and after a voxel; the centre of K taps is K // 2."""
+        """The number of voxels that the kernel reads before and after a voxel, per axis. The centre of K is K // 2."""
         return tuple(K // 2 for K in self.shape), tuple(K - 1 - K // 2 for K in self.shape)  # type: ignore
 
     @property
     def spare_blocks(self) -> int:
-        """Blocks of memory that `applied` takes in float64."""
+        """The number of float64 blocks that `applied` allocates."""
         return 1 if self.lines is None else 2
 
 
@@ -81,12 +84,12 @@ def default_mode(text: str) -> str:
 
 
 def kernel_of(text: str) -> Kernel:
-    """The kernel that `text` names: a filter, or a file of weights, which are checked.
+    """Make the kernel that `text` names: a filter, or a file of weights, which are checked.
 
     Names mean the filters of tilewright.ndimage and SciPy. A Gaussian is cut off at 4 standard deviations. A box of
-    even size has one more voxel before its centre than after it. sobel is the derivative along its axis, smoothed by 1,
-    2, 1 along the others. Raises UsageError for an unknown name, with the list of names, and InputError for a file that
-    holds no kernel.
+    even size has one more voxel before its centre than after it. sobel is the derivative along its axis, smoothed with
+    the weights 1, 2, 1 along the other axes. Raises UsageError with the list of names for an unknown name, and
+    InputError for a file without a valid kernel.
     """
     name, colon, value = text.partition(":")
     if text.lower().endswith(".txt"):
@@ -112,10 +115,10 @@ def kernel_of(text: str) -> Kernel:
 
 
 def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray], None]:
-    """f(block, out): out (d, h, w) from a block with its halo, (d + KD - 1, h + KH - 1, w + KW - 1), both of `dtype`.
+    """Returns f(block, out), which filters a block with its halo to out.
 
-    float32 goes to ops.conv3d, float64 to ops.correlate. The bits depend neither on the block's position nor on its
-    size.
+    block: (d + KD - 1, h + KH - 1, w + KW - 1). out: (d, h, w). Both are of `dtype`. ops.conv3d computes float32, and
+    ops.correlate float64. The bits depend neither on the block's position nor on its size.
     """
     if dtype == np.float32:
         prepared = prepared_float32(kernel)
@@ -124,7 +127,7 @@ def applied(kernel: Kernel, dtype: np.dtype) -> Callable[[np.ndarray, np.ndarray
 
 
 def prepared_float32(kernel: Kernel, device: str = "cpu"):
-    """The kernel as ops.conv3d takes it, prepared for `device`."""
+    """Prepare the kernel for ops.conv3d on `device`."""
     if kernel.lines is not None:
         return prepare_separable(tuple(line.astype(np.float32) for line in kernel.lines), device=device)
     with np.errstate(over="ignore"):
@@ -135,7 +138,7 @@ def prepared_float32(kernel: Kernel, device: str = "cpu"):
 
 
 def _put(result: np.ndarray) -> None:
-    """The result is in `out` already."""
+    """Do nothing, because the result is in `out` already."""
 
 
 def _correlate(kernel: Kernel, block: np.ndarray, out: np.ndarray) -> None:
@@ -146,7 +149,7 @@ def _correlate(kernel: Kernel, block: np.ndarray, out: np.ndarray) -> None:
         return
     for axis, line in enumerate(kernel.lines):
         if line.tolist() == [1.0]:
-            continue  # as scipy: a pass would make 0.0 of -0.0
+            continue  # skipped as in SciPy: the pass would turn -0.0 into 0.0
         crop = [slice(None)] * 3
         crop[axis] = inside[axis]
         block = correlate1d(block, line, axis)[tuple(crop)]
@@ -161,7 +164,7 @@ def _read_npy(path: str) -> np.ndarray:
 
 
 def _numbers(text: str) -> list[float]:
-    """Three numbers, or one number repeated three times; an empty result for any other text."""
+    """Parse three numbers, or one number, which is repeated three times; [] for any other text."""
     if re.fullmatch(rf"{_NUMBER}(,{_NUMBER},{_NUMBER})?", text):
         numbers = [float(word) for word in text.split(",")]
         return numbers * 3 if len(numbers) == 1 else numbers

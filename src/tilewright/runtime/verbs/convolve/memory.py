@@ -25,22 +25,24 @@ from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
 
-COMPILING = {"float32": 48 << 20, "float64": 95 << 20}  # what LLVM keeps of compiling (measured: Numba 0.68, x86-64)
-ZARR = 8 << 20  # the package zarr and its codecs (measured: zarr 3.1)
+COMPILING = {"float32": 48 << 20, "float64": 95 << 20}  # bytes that LLVM still holds later (Numba 0.68, x86-64)
+ZARR = 8 << 20  # bytes of the package zarr and its codecs (measured: zarr 3.1)
 MMAP_THRESHOLD = -3  # glibc's M_MMAP_THRESHOLD, in malloc.h
-OWN_MAPPING = 1 << 20  # bytes from which a buffer gets a mapping of its own: a chunk of 64^3 float32
-AT_ONCE = 10  # chunks that zarr decodes or encodes at a time, its setting async.concurrency
-SLACK = 32 << 20  # bytes: threads, and what the allocator keeps
-KEPT = 24 << 20  # of that, once the program is loaded; the rest was for a program larger than expected
-MERGE = 16 << 20  # memory of the merge of an output in place, beyond the memory that is free by then
+OWN_MAPPING = 1 << 20  # bytes from which malloc uses a separate mapping: those of a chunk of 64^3 float32
+AT_ONCE = 10  # chunks that zarr decodes or encodes in parallel: its setting async.concurrency
+SLACK = 32 << 20  # reserve in bytes: stacks of threads, free memory that the allocator holds, a larger program
+KEPT = 24 << 20  # bytes of the reserve that remain once the program is loaded and its size is known
+MERGE = 16 << 20  # bytes of the merge of an output that is written in place, beyond memory that is free by then
 
 
 def tiling_of(
     volume: Volume, form: Form, kernel: Kernel, box: Shape, dtype: np.dtype, *, path: str, left: int, at_work: bool
 ) -> Tiling:
-    """The fastest tiles that fit into a worker's memory, for a shard of at most this box. path: of the output. left:
-    bytes that the program leaves free. at_work: called in a worker, where less memory is needed than the check before
-    the job assumed. Raises MemoryShort if no tiles fit together with the buffers of reading and writing.
+    """Choose the fastest tiles that fit into a worker's memory. box: the largest shape of a shard.
+
+    path: of the output. left: bytes that the program leaves free. at_work: True in a worker, which needs less memory
+    than the check before the job assumes. Raises MemoryShort if no tiles fit together with the buffers for reading and
+    writing.
     """
     held = held_bytes(form, math.prod(box) * dtype.itemsize)
     check_memory(path, held, left)
@@ -62,7 +64,7 @@ def tiling_of(
 
 
 def _less_memory(volume: Volume, form: Form) -> str | None:
-    """The advice for a job that needs less memory; None if there is none."""
+    """Advice how the job would need less memory; None if there is none."""
     if isinstance(volume, ZarrVolume) or isinstance(form, ZarrForm):
         return "a volume in smaller chunks"
     if volume.held or not isinstance(form, RawForm):
@@ -77,8 +79,11 @@ def program_bytes(dtype: str, *paths: str) -> int:
 
 
 def free_at_once() -> None:
-    """Make glibc return a freed chunk to the system. By default it holds one in each thread's arena: 512^3 float32 in
-    chunks of 128^3 then used 28 % more than --memory. Other C libraries have no such setting."""
+    """Make glibc return freed chunks to the system at once. Other C libraries have no such setting.
+
+    By default glibc holds a freed chunk in each thread's arena. With 512^3 float32 in chunks of 128^3, a job then used
+    28 % more than --memory.
+    """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(MMAP_THRESHOLD, OWN_MAPPING)
 
@@ -89,35 +94,35 @@ def compiling_bytes(dtype: str) -> int:
 
 
 def reading_bytes(volume: Volume, block: Shape) -> int:
-    """Bytes that reading a block takes besides the block."""
+    """Bytes that reading a block needs in addition to the block itself."""
     voxels = math.prod(block)
     if isinstance(volume, ZarrVolume):
         layout = volume.layout
         spans = tuple(
-            min(-(-size // chunk), (n + chunk - 2) // chunk + 1)  # a block begins anywhere in a chunk
+            min(-(-size // chunk), (n + chunk - 2) // chunk + 1)  # a block may begin anywhere in a chunk
             for n, size, chunk in zip(block, volume.shape, layout.chunks, strict=True)
         )
         return _chunks_bytes(layout.chunks, spans, layout.shards, block, volume.dtype.itemsize)
     if isinstance(volume, ArrayVolume):
         return min(PIECE_BYTES, 8 * voxels)
     piece = min(max(PIECE_BYTES, volume.dtype.itemsize * voxels // max(1, min(block))), volume.dtype.itemsize * voxels)
-    return 4 * piece  # as stored, converted, scaled in float64
+    return 4 * piece  # as stored, converted, and scaled in float64
 
 
 def writing_bytes(form: object, tile: Shape, itemsize: int) -> int:
-    """Bytes that writing a tile takes besides the tile."""
+    """Bytes that writing a tile needs in addition to the tile itself."""
     voxels = math.prod(tile)
     if isinstance(form, ZarrForm):
-        spans = tuple(-(-n // unit) for n, unit in zip(tile, form.unit, strict=True))  # it begins where a unit does
+        spans = tuple(-(-n // unit) for n, unit in zip(tile, form.unit, strict=True))  # a tile begins at a unit's start
         return _chunks_bytes(form.unit, spans, None, tile, itemsize)
-    hashing = (writers() - THREADS) * BLOCK_BYTES  # the written bytes are read again
+    hashing = (writers() - THREADS) * BLOCK_BYTES  # written bytes are read again to hash them
     return min(PIECE_BYTES, itemsize * voxels) + (hashing if isinstance(form, RawForm) else 0)
 
 
 def _chunks_bytes(chunk: Shape, spans: tuple[int, ...], shard: Shape | None, box: Shape, itemsize: int) -> int:
-    """Bytes of one call of zarr on a part of a box: its voxels, and the chunks in flight, each stored and decoded.
+    """Bytes of one call of zarr on a part of a box: its voxels, and the chunks in flight, both encoded and decoded.
 
-    chunk, box: shapes. spans: chunks along each axis that the box has a part of. A call reads one box of
+    chunk, box: shapes. spans: the number of chunks along each axis that the box touches. A call reads one box of
     `aligned_boxes`.
     """
     size = math.prod(chunk)

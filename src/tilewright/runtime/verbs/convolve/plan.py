@@ -32,12 +32,11 @@ from tilewright.runtime.verbs.convolve.task import ConvolveTask, task_of
 from tilewright.runtime.verbs.convolve.tiles import Tile, Tiling, needed_bytes
 from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
 
-TEXT_BYTES = 9.5  # of a value with six decimals
+TEXT_BYTES = 9.5  # bytes of a value as text with six decimals
 
 
 def plan(job: ConvolveJob, gpu_memory: int | None = None) -> JobPlan:
-    """The plan of the job, see `plan_job`. It reads no voxels of the input, even if the job would load the whole
-    volume."""
+    """The plan of the job, see `plan_job`. It reads no voxels, even if the job would load the whole volume."""
     return plan_job("convolve", job, gpu_memory, partial(task_of, program=PROGRAM), _declared)
 
 

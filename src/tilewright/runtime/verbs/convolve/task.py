@@ -40,16 +40,17 @@ from tilewright.switches import check_switches
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
 
-FREE = 0.8  # share of the available memory that a job may take by default
-PIECES = 4  # shards per worker, at least, if there are several workers
-WORK = 200_000_000_000  # multiplications of a shard at most: a few seconds on two cores
+FREE = 0.8  # fraction of the available memory that a job may use by default
+PIECES = 4  # the fewest shards per worker, if there are several workers
+WORK = 200_000_000_000  # the most multiplications per shard: a few seconds on two cores
 
 
 def task_of(job: ConvolveJob, say: Say = quiet, workers: int | None = None, *, program: int = 0) -> ConvolveTask:
-    """Check everything that can be checked before the work. workers: the number of workers that share the job's memory
-    (None: `settings.workers`). Raises UsageError, InputError and ResourceError.
+    """Check everything that can be checked before the work, and make the task.
 
-    If the memory is too small, the error says about how much is needed.
+    workers: the number of workers that share the job's memory (None: `settings.workers`). program: as in
+    `ConvolveTask`. Raises UsageError, InputError and ResourceError. If the memory is too small, the error tells about
+    how much is needed.
     """
     sharing = workers or job.settings.workers or 1
 
@@ -102,12 +103,13 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
 
 @dataclass
 class ConvolveTask:
-    """An `Assembling` task.
+    """The `Assembling` task of a convolve job.
 
-    kernel: the sha256 of the taps. taps: the kernel, read once. unit: voxels that are read together along each axis.
-    out_unit: voxels that are written together along `axis`. best: the desired bytes of voxels per shard. tile: the tile
-    that this process would choose. program: for a plan, the bytes of a worker without the input and the tiles, because
-    a plan reads only the input's header; else 0. trees: a Zarr input as `fingerprint` found it.
+    kernel: the sha256 of the kernel's weights. taps: the kernel, read once. unit: the number of voxels that are read
+    together along each axis. out_unit: the number of voxels that are written together along `axis`. best: the desired
+    bytes of voxels per shard. tile: the tile that this process would choose. program: for a plan, which reads only the
+    input's header: the bytes of a worker without the input and the tiles; else 0. trees: a Zarr input as `fingerprint`
+    found it.
     """
 
     job: ConvolveJob
@@ -128,7 +130,7 @@ class ConvolveTask:
     _form: Form | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_volume": None, "_form": None}  # workers open their own
+        return self.__dict__ | {"_volume": None, "_form": None}  # workers open their own files
 
     def opened(self) -> Volume:
         """The input, opened once in this process."""
@@ -138,20 +140,20 @@ class ConvolveTask:
         return self._volume
 
     def resident(self) -> int:
-        """Bytes that a worker uses besides the tiles. They include the input if the worker holds it in memory."""
+        """Bytes that a worker uses besides the tiles, including the input if the worker holds it in memory."""
         held = self._volume.held if self._volume else 0
         dtype = self.dtype or self.job.dtype or "float32"
         least = program_bytes(dtype, self.job.input, self.job.output) + held
         return max(self.program + held if self.program else _resident(), least)
 
     def close(self) -> None:
-        """Closes the input."""
+        """Close the input."""
         volume, self._volume = self._volume, None
         if volume is not None:
             volume.close()
 
     def memory(self) -> int:
-        """Bytes that a process of this job may take."""
+        """Bytes that a process of this job may use."""
         if self.job.memory is not None:
             return (self.job.memory - self.job.settings.is_supervised * SUPERVISOR) // self.workers
         return int((self.program or _resident()) + FREE * available_memory() / self.workers)
@@ -169,7 +171,7 @@ class ConvolveTask:
         return {"input": self.job.input}
 
     def cut(self, shard_size: int | None) -> Cut:
-        """Slabs of `shard_size` planes, rounded up to whole chunks of the output."""
+        """Divide the output into slabs of `shard_size` planes, rounded up to whole chunks of the output."""
         count = self.shape[self.axis]
         plane = math.prod(self.shape) // count * np.dtype(self.dtype).itemsize
         step, workers = self.out_unit, self.workers
@@ -180,13 +182,13 @@ class ConvolveTask:
         return Records(0, count, min(max(1, -(-shard_size // step)) * step, -(-count // step) * step))
 
     def box(self, first: int, count: int) -> Tile:
-        """The box of a slab of this many planes."""
+        """The box of a slab. first: its first plane. count: the number of planes."""
         start, shape = [0, 0, 0], list(self.shape)
         start[self.axis], shape[self.axis] = first, min(count, self.shape[self.axis] - first)
         return Tile(tuple(start), tuple(shape))  # type: ignore[arg-type]
 
     def tiling(self, cut: Cut, *, at_work: bool = False) -> Tiling:
-        """The tiles of a shard, see `memory.tiling_of`. Raises MemoryShort if no tiles fit."""
+        """The tiling of a shard, see `memory.tiling_of`. Raises MemoryShort if no tiles fit."""
         assert isinstance(cut, Records) and self.taps is not None
         box, left = self.box(0, cut.per_shard).shape, self.memory() - self.resident()
         return tiling_of(
@@ -198,7 +200,7 @@ class ConvolveTask:
         return ConvolveWorker(self)
 
     def header(self, totals: Totals) -> bytes:
-        """Nothing: the output is not a stream of shards."""
+        """Returns b"", because the output is not a stream of shards."""
         return b""
 
     def outputs(self) -> list[str]:
@@ -234,7 +236,7 @@ def _dtype(job: ConvolveJob, volume: Volume) -> np.dtype:
 
 
 def _idle(dtype: str) -> dict[str, Idle]:
-    """The operation that a volume of this dtype does not use."""
+    """The operation that volumes of this dtype do not use, for checks of --rung."""
     remedy = "force a rung of {}, or choose another --dtype"
     if dtype == "float32":
         return {"correlate": Idle("on float32", "conv3d", remedy.format("conv3d"))}
@@ -242,8 +244,10 @@ def _idle(dtype: str) -> dict[str, Idle]:
 
 
 def _place(job: ConvolveJob, place: str, dtype: np.dtype) -> str:
-    """The device that computes: the result of `place_for`, but "auto" keeps float64 on the CPU. Raises UsageError for
-    float64 on a GPU."""
+    """The device that computes. As `place_for`, but "auto" keeps float64 on the CPU.
+
+    Raises UsageError for float64 on a GPU.
+    """
     if place == "cpu" or dtype == np.float32:
         return place
     if job.device == "auto":

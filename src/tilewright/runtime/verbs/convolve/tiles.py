@@ -1,8 +1,8 @@
 """Divides volumes into tiles with halos, and reads and writes tiles while others are computed.
 
 A block is a tile with its halo. Voxels outside the volume are filled in when a block is read. So the kernel needs no
-boundary rule, and gives the same bits in any tiling. Positions along an axis count from the volume's first voxel.
-Positions below 0, and from the size of the axis on, are outside; the index maps of ops.conv3d give their voxels.
+boundary rule, and gives the same bits in any tiling. Positions along an axis count from the volume's first voxel. A
+position p is outside if p < 0 or p >= the size of the axis. The index maps of ops.conv3d then give the voxel to use.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tilewright.ops.conv3d.problem import MODES as PLAIN_MODES
 from tilewright.ops.core.memory import empty
 
 MODES = (*PLAIN_MODES, *ALIASES)
-CONSTANT = -1  # in an index map: no voxel, but the constant
+CONSTANT = -1  # in an index map: use the constant and not a voxel
 
-# The cost of a tiling, which `cheapest` minimises. The unit is a voxel read from a disk's cache and decoded (1 GB/s).
-COPY = 0.2  # a voxel copied from the block before
-TOUCH = 3.0  # a voxel of memory that is new to the process (measured on a virtual machine: 3 s/GB)
-TILE = 50_000  # per tile: its system calls, and threads that wait for each other
+# Costs for `cheapest`. The unit is the time to read a voxel from the page cache and decode it (1 GB/s).
+COPY = 0.2  # to copy a voxel from the previous block
+TOUCH = 3.0  # to write a voxel to memory for the first time (page faults; measured on a virtual machine: 3 s/GB)
+TILE = 50_000  # per tile: system calls, and threads that wait for each other
 
 Allocate = Callable[[int, np.dtype], np.ndarray]
 
 
 class Tile(NamedTuple):
-    """A box of the volume."""
+    """A box of the volume: its first voxel and its shape."""
 
     start: Shape
     shape: Shape
@@ -42,10 +42,10 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiling:
-    """shape: of the volume. tile: shape of a tile; the last one along an axis may be smaller. before, after: a tile's
-    halo.
+    """The division of a volume into tiles.
 
-    layer: the number of planes that the format reads together. A block is read up to the end of a layer, and the planes
+    shape: of the volume. tile: shape of a tile; the last one along an axis may be smaller. before, after: the halo of a
+    tile. layer: the number of planes that the format reads together. A block is read up to the end of a layer. Planes
     that it does not need are copied to the next block.
     """
 
@@ -56,8 +56,7 @@ class Tiling:
     layer: int = 1
 
     def tiles(self, box: Tile | None = None) -> Iterator[Tile]:
-        """The tiles of a box (None: of the volume), along z first, because a block shares most with the next one along
-        z."""
+        """Yield the tiles of a box (None: of the volume), along z first: neighbours along z share the most voxels."""
         (z0, y0, x0), (D, H, W) = box or Tile((0, 0, 0), self.shape)
         d, h, w = self.tile
         for y, x, z in product(range(0, H, h), range(0, W, w), range(0, D, d)):
@@ -70,7 +69,7 @@ class Tiling:
 
     @property
     def block(self) -> Shape:
-        """The largest block, with the planes that are read ahead."""
+        """The shape of the largest block, including the planes that are read ahead."""
         d, h, w = (t + b + a for t, b, a in zip(self.tile, self.before, self.after, strict=True))
         ahead = min(self.layer - 1, self.shape[0] - self.tile[0])
         return d + ahead, h, w
@@ -84,7 +83,7 @@ class Boxes(Protocol):
 
 
 class Blocks:
-    """The blocks of a tiling, one after the other, in two buffers: `read` fills one while the other is in use."""
+    """Reads the blocks of a tiling in turn, in two buffers: `read` fills one while the other is in use."""
 
     def __init__(
         self, volume: Boxes, tiling: Tiling, *, mode: str, cval: float, dtype: np.dtype, allocate: Allocate = empty
@@ -95,10 +94,10 @@ class Blocks:
             for n, b, a in zip(tiling.shape, tiling.before, tiling.after, strict=True)
         ]
         self._buffers = [allocate(math.prod(tiling.block), dtype) for _ in range(2)]
-        self._last: tuple[tuple[int, ...], np.ndarray] | None = None  # the start of a block, with its halo
+        self._last: tuple[tuple[int, ...], np.ndarray] | None = None  # start and content of the last block
 
     def read(self, tile: Tile) -> np.ndarray:
-        """The tile's block, C-contiguous. Its buffer is reused for the next block but one."""
+        """Read the tile's block, C-contiguous. The call after the next one overwrites it."""
         tiling, D = self._tiling, self._tiling.shape[0]
         start = tuple(s - b for s, b in zip(tile.start, tiling.before, strict=True))
         shape = tuple(n + b + a for n, b, a in zip(tile.shape, tiling.before, tiling.after, strict=True))
@@ -112,7 +111,7 @@ class Blocks:
         return block[: shape[0]]
 
     def _keep(self, start: tuple[int, ...], block: np.ndarray) -> int:
-        """Copy the planes that the previous block shares with this one; return their number."""
+        """Copy the planes that the previous block shares with this one. Returns their number."""
         if self._last is None or self._last[0][1:] != start[1:] or self._last[1].shape[1:] != block.shape[1:]:
             return 0
         (first, *_), before = self._last
@@ -123,8 +122,7 @@ class Blocks:
         return len(kept)
 
     def _fill(self, start: tuple[int, ...], block: np.ndarray, have: int) -> None:
-        """Read the planes of the block from `have` on, then fill the voxels outside the volume by copies within the
-        block."""
+        """Read the planes of the block from `have` on. Then fill voxels outside the volume by copies in the block."""
         axes = [
             _Axis.of(voxels[first + before :][:count], first, size, done)
             for voxels, first, before, count, size, done in zip(
@@ -141,18 +139,22 @@ class Blocks:
 
 @dataclass(frozen=True)
 class _Axis:
-    """How a block is filled along one axis. reads: (index in the block, first voxel, count); copies: (index in the
-    block, index of its source, or CONSTANT)."""
+    """How a block is filled along one axis.
+
+    reads: (index in the block, first voxel, count). copies: (index in the block, index of the source or CONSTANT).
+    """
 
     reads: list[tuple[int, int, int]]
     copies: list[tuple[int, int]]
 
     @classmethod
     def of(cls, voxels: np.ndarray, first: int, size: int, have: int) -> _Axis:
-        """The reads and copies for the positions from `first` on. voxels: the index map of these positions. have: the
-        number of leading positions that are already in the block."""
+        """The reads and copies for the positions from `first` on.
+
+        voxels: the index map of these positions. have: the number of leading positions that the block already has.
+        """
         count = len(voxels)
-        low, high = max(0, -first), min(count, size - first)  # the places that lie in the volume
+        low, high = max(0, -first), min(count, size - first)  # indices of positions in the volume
         begin = max(low, have)
         reads = [(begin, first + begin, high - begin)] if begin < high else []
         copies = []
@@ -160,13 +162,13 @@ class _Axis:
             source = int(voxels[place]) - first if voxels[place] != CONSTANT else CONSTANT
             if voxels[place] == CONSTANT or low <= source < high:
                 copies.append((place, source))
-            else:  # it lies in the volume, but not in this block
+            else:  # the voxel is in the volume, but not in this block
                 reads.append((place, int(voxels[place]), 1))
         return cls(_joined(reads), copies)
 
 
 def _joined(reads: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The same reads, with adjacent ones joined."""
+    """Join adjacent reads."""
     joined: list[tuple[int, int, int]] = []
     for place, voxel, count in sorted(reads):
         if joined:
@@ -184,11 +186,10 @@ def needed_bytes(tiling: Tiling, itemsize: int, spare_blocks: int = 0) -> int:
 
 
 def tilings(shape: Shape, halo: tuple[Shape, Shape], units: tuple[Shape, Shape], box: Shape) -> list[Tiling]:
-    """The candidates for a tiling. Along each axis, a tile has 1, 2, 4, ... units of writing, or all voxels, and at
-    most `box` of them.
+    """The candidates for a tiling. Along each axis, a tile has 1, 2, 4, ... units of writing, or all voxels.
 
     shape: of the volume. halo: voxels before and after a tile, along each axis. units: (voxels read together, voxels
-    written together) along each axis; tiles begin at multiples of the second.
+    written together) along each axis; tiles begin at multiples of the second. box: the largest shape of a tile.
     """
     reading, writing = units
     sizes = [_sizes(n, unit) for n, unit in zip(box, writing, strict=True)]
@@ -196,8 +197,10 @@ def tilings(shape: Shape, halo: tuple[Shape, Shape], units: tuple[Shape, Shape],
 
 
 def cheapest(candidates: list[Tiling], needed: list[int], memory: int, box: Shape, reading: Shape) -> Tiling:
-    """The fastest tiling that fits in `memory` bytes, for boxes of at most `box`. needed: a function that returns the
-    bytes of a candidate. reading: the unit of reading. Raises MemoryShort if not even the smallest tile fits.
+    """The fastest tiling that fits in `memory` bytes, for shards of at most the shape `box`.
+
+    needed: the bytes of each candidate. reading: the unit of reading. Raises MemoryShort if not even the smallest tile
+    fits.
     """
     fitting = [tiling for tiling, nbytes in zip(candidates, needed, strict=True) if nbytes <= memory]
     if not fitting:
@@ -220,7 +223,7 @@ def _sizes(n: int, unit: int) -> list[int]:
 
 def _cost(tiling: Tiling, box: Shape, reading: Shape) -> float:
     voxels, spread = math.prod(box), 1.0
-    for axis in (1, 2):  # along z, nothing is read twice
+    for axis in (1, 2):  # not along z, where nothing is read twice
         unit, tile = reading[axis], tiling.tile[axis]
         halo = sum(-(-side[axis] // unit) * unit for side in (tiling.before, tiling.after))
         spread *= min(tile + halo, tiling.shape[axis]) / tile if tile < tiling.shape[axis] else 1.0
@@ -237,10 +240,11 @@ def overlapped(
     read: Callable[[Tile], np.ndarray],
     write: Callable[[Tile, np.ndarray], None],
 ) -> Generator[tuple[Tile, np.ndarray, np.ndarray], None, None]:
-    """Yields (tile, its block, its output) for every tile. The caller computes the output from the block before it
-    takes the next tile. Meanwhile one thread reads the next block, and another writes the previous output. buffers: two
-    flat arrays, each as large as the largest tile. Raises the errors of both threads. After an error of its own, the
-    caller closes the generator, which stops the threads.
+    """Yields (tile, its block, its output) for every tile. The caller fills the output before it takes the next tile.
+
+    Meanwhile one thread reads the next block, and another writes the previous output. buffers: two flat arrays, each as
+    large as the largest tile. Raises the errors of both threads. After an error of its own, the caller closes the
+    generator, which stops the threads.
     """
     written: Future[None] | None = None
     out_of, next_out = buffers

@@ -1,5 +1,5 @@
-"""Writes shards of a volume, and makes the output of them. Values are written in place, Zarr chunks as files, text and
-compressed formats as a stream."""
+"""Writes shards of a volume, and makes the output from them. Raw values are written in place, Zarr chunks as files, and
+text and compressed formats as a stream."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
 
 IN_PLACE = (".npy", ".nii", ".tif", ".tiff")
-SPARSE = 16  # limit of an array's bytes, in units of the free disk: chunks of zeros take no space
-MOST_CHUNKS = 10**9  # of an array: to look for one that is absent takes 20 us, so many take hours
-SHARD_BYTES = 256 << 20  # of numbers: some tenths of a second of work, and several tiles
-STREAM_BYTES = 16 << 20  # of numbers where a shard is held until it has all of them
+SPARSE = 16  # the largest Zarr array, as a multiple of the free disk: chunks of zeros take no space
+MOST_CHUNKS = 10**9  # of a Zarr array: checking for one missing chunk takes 20 us, so more chunks would take hours
+SHARD_BYTES = 256 << 20  # of values per shard: several tiles, and some tenths of a second of work
+STREAM_BYTES = 16 << 20  # of values per shard, if the worker holds a shard in memory until it is complete
 
 
 def shard_bytes(form: Form) -> int:
@@ -41,15 +41,15 @@ def shard_bytes(form: Form) -> int:
 
 
 def held_bytes(form: Form, shard: int) -> int:
-    """Bytes of memory that writing takes besides tiles. shard: bytes of its values."""
+    """Bytes of memory that writing needs besides tiles. shard: bytes of the shard's values."""
     return 0 if isinstance(form, RawForm | ZarrForm) else 2 * shard
 
 
 @contextmanager
 def writing(form: Form, out: Attempt, box: Tile, dtype: np.dtype) -> Iterator[Callable[[Tile, np.ndarray], None]]:
-    """A function write(tile, voxels) for all tiles of the shard `out`, in any order. box: of the shard in the volume.
+    """Within the block: a function write(tile, voxels) for all tiles of the shard `out`, in any order.
 
-    voxels: (d, h, w), C-contiguous, of `dtype`. Raises ResourceError.
+    box: the shard's box in the volume. voxels: (d, h, w), C-contiguous, of `dtype`. Raises ResourceError.
     """
     if isinstance(form, RawForm):
         with Placing(out) as place:
@@ -78,7 +78,7 @@ def check_output(path: str, shape: Shape, dtype: np.dtype) -> None:
 
 
 def check_room(path: str, shape: Shape, dtype: np.dtype) -> None:
-    """The part of `check_output` that works without writing."""
+    """As `check_output`, but only the checks that write nothing."""
     if suffix_of(path) == ".zarr":
         check_zarr(path)
         return
@@ -92,8 +92,10 @@ def check_room(path: str, shape: Shape, dtype: np.dtype) -> None:
 
 
 def check_chunks(path: str, shape: Shape, chunks: Shape, dtype: np.dtype, what: str) -> None:
-    """Raises ResourceError for a Zarr array, input or output, with too many chunks. A small header may declare any
-    number of chunks that do not exist."""
+    """Raises ResourceError for a Zarr array with too many chunks. what: "input" or "output", for the message.
+
+    A small header may declare any number of chunks that do not exist.
+    """
     count = math.prod(-(-n // size) for n, size in zip(shape, chunks, strict=True))
     remedy = "check the array's shape, store it in larger chunks, or filter a part of it"
     if count > MOST_CHUNKS:
@@ -109,8 +111,10 @@ def check_chunks(path: str, shape: Shape, chunks: Shape, dtype: np.dtype, what: 
 def assemble(
     form: Form, directory: JobDirectory, totals: Totals, stop: Stop, box: Callable[[range], Tile]
 ) -> list[tuple[int, str]]:
-    """Turn the shards into the output; return its (bytes, sha256). box: of a shard's rows. Raises DamagedShards,
-    Interrupted and ResourceError."""
+    """Turn the shards into the output, and return its (bytes, sha256). box: returns the box of a shard's rows.
+
+    Raises DamagedShards, Interrupted and ResourceError.
+    """
     sink: Sink
     if isinstance(form, RawForm):
         values = form.size - len(form.head) - len(form.tail)

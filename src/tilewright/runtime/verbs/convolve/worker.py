@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.verbs.convolve.job import ConvolveJob
     from tilewright.runtime.verbs.convolve.task import ConvolveTask
 
-HEADERS = ("zarr.json", ".zarray", ".zattrs")  # of a Zarr array: what its other files mean
+HEADERS = ("zarr.json", ".zarray", ".zattrs")  # metadata files of a Zarr array, which describe its other files
 
 
 class ConvolveWorker:
@@ -60,7 +60,7 @@ class ConvolveWorker:
             self.all_open = stack.pop_all()
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        if out.directory.manifest.fingerprint.get("kernel") != self.task.kernel:  # each rank of MPI has read it
+        if out.directory.manifest.fingerprint.get("kernel") != self.task.kernel:  # each MPI rank reads the file
             raise changed_while_running(f"{self.task.job.kernel} is another kernel than the job's")
         self.watched.began = out.directory.began
         self._plan(shard.cut)
@@ -92,11 +92,10 @@ class ConvolveWorker:
         return sum(self.report.seconds.get(name, 0.0) for name in ("run", COMPILE))
 
     def _plan(self, cut: Cut) -> None:
-        """Choose the tiles for the first shard. It is done this late because an earlier run may have set the size of
-        the shards."""
+        """Choose the tiles. Called for the first shard, because an earlier run may have set the size of shards."""
         if self.blocks is None:
             job, task = self.task.job, self.task
-            assert job.mode is not None  # `task_of` has settled it
+            assert job.mode is not None  # `task_of` has filled it in
             self.tiling = task.tiling(cut, at_work=True)
             self.blocks = Blocks(
                 self.watched, self.tiling, mode=job.mode, cval=job.cval, dtype=self.dtype, allocate=self.backend.host
@@ -108,7 +107,7 @@ class ConvolveWorker:
 
 
 class Watched:
-    """The input of a worker. It checks that the files of each box have not changed since the run began."""
+    """A worker's input, which also checks that the files of each box have not changed since the run began."""
 
     def __init__(self, volume: Volume) -> None:
         self._volume, self.began = volume, AsBegun()
@@ -124,7 +123,7 @@ class Watched:
 
 
 def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> None:
-    """Raises InputError if a sum of finite numbers was too large for its dtype."""
+    """Raises InputError if a sum of finite values overflowed its dtype."""
     with np.errstate(all="ignore"):
         if np.isfinite(out.sum()) or np.isfinite(out).all():
             return
@@ -135,5 +134,5 @@ def _check_finite(job: ConvolveJob, start: tuple[int, ...], out: np.ndarray) -> 
 
 
 def _compute(kernel: Kernel, dtype: np.dtype, on: Backend) -> Callable[[np.ndarray, np.ndarray], None]:
-    """f(block, out), as `kernels.applied` says."""
+    """Returns f(block, out), as `kernels.applied` describes it."""
     return applied(kernel, dtype) if on.name == "cpu" else through(prepared_float32(kernel, on.device), on)

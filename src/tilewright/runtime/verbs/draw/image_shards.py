@@ -1,4 +1,4 @@
-"""Writes shards of images, and makes the outputs of them. A .npy file, and a folder with one picture per image, are
+"""Writes shards of images, and makes the outputs from them. A .npy file, and a folder with one picture per image, are
 written in place; text is written as a stream. One picture of all images is made from 8-bit pixels, which a shard stores
 after its text."""
 
@@ -38,7 +38,7 @@ PICTURES = (".bmp", ".png")
 
 @dataclass(frozen=True)
 class ImageOutputs:
-    """The outputs of a job. output, image: paths; image may be None. count: of images. shape: of one image."""
+    """The outputs of a draw job. output, image: paths; image may be None. count: of images. shape: of one image."""
 
     output: str
     image: str | None
@@ -52,22 +52,21 @@ class ImageOutputs:
 
     @property
     def pixels_alone(self) -> bool:
-        """True if the outputs need only the 8-bit pixels of the images."""
+        """True if all outputs are pictures, which need only the 8-bit pixels of the images."""
         return kind_of(self.output) in (*PICTURES, "/")
 
     @property
     def keeps_pixels(self) -> bool:
-        """True if shards hold all pixels."""
+        """True if a shard stores the pixels of its images, for one picture of all images."""
         return self.image is not None or kind_of(self.output) in PICTURES
 
     @property
     def pixel_bytes(self) -> int:
-        """Pixel bytes of an image."""
+        """The bytes of an image's pixels."""
         return math.prod(self.shape)
 
     def check(self, *, write: bool = True) -> None:
-        """Raises ResourceError if an output cannot be written. Without `write`, it checks only what needs no
-        writing."""
+        """Raises ResourceError if an output cannot be written. write=False: do only the checks that write nothing."""
         for path in filter(None, (self.output, self.image)):
             if kind_of(path) == "/":
                 self._folder(path)
@@ -83,14 +82,17 @@ class ImageOutputs:
 
     @contextmanager
     def writing(self, out: Attempt, first: int) -> Iterator[Callable[[np.ndarray], None]]:
-        """write(images) for the images of the shard `out` in order, from number `first` on; images may be pixels."""
+        """Within the block: a function write(images) for the images of the shard `out`, in order.
+
+        first: the number of the shard's first image. The images may be 8-bit pixels, see `pixels_alone`.
+        """
         with Placing(out) as placing:
             writer = _ShardWriter(self, out, placing, first)
             yield writer
             out.write(writer.pixels_of_text)
 
     def offset(self, number: int) -> int:
-        """The byte of an image in a .npy file."""
+        """The byte at which an image begins in a .npy file."""
         return len(array_header(self.count, self.shape)) + 4 * number * math.prod(self.shape)
 
     def assemble(self, directory: JobDirectory, totals: Totals, stop: Stop) -> list[tuple[int, str]]:
@@ -124,8 +126,10 @@ class ImageOutputs:
 
 @dataclass
 class _ShardWriter:
-    """Writes a shard's images in order. first: the number of the next image. pixels_of_text: for an output of text,
-    the pixels of the images so far; they are written after the text."""
+    """Writes a shard's images in order. first: the number of the next image.
+
+    pixels_of_text: for a text output, the pixels of the images so far; they are written after the text.
+    """
 
     outputs: ImageOutputs
     out: Attempt

@@ -16,13 +16,13 @@ from tilewright.runtime.jobs.placed import is_finished, room
 from tilewright.runtime.verbs.draw.image_shards import PICTURES
 from tilewright.runtime.verbs.model_job import ModelJob
 
-BATCH = 256  # images handed to the model at once, 12 MiB at the course's size
-BATCH_BYTES = 64 << 20  # bytes of a batch of larger images
+BATCH = 256  # images per call of the model: 12 MiB at the course's size
+BATCH_BYTES = 64 << 20  # the most bytes of a batch; larger images get a smaller batch
 
 
 @dataclass
 class DrawJob(ModelJob):
-    """What to draw.
+    """The options of a draw job.
 
     input: noise, .txt or .npy; None: `count` images of random noise from `seed`. output: .txt, .npy, a grid as .png or
     .bmp, or a directory for one .png per image: a name with a trailing slash, or an existing directory. image: path of
@@ -36,7 +36,7 @@ class DrawJob(ModelJob):
 
     @property
     def batch(self) -> int | None:
-        """Images per batch; it changes no bits. None until `task_of` has chosen a number."""
+        """Images per batch; it changes no bits of the output. None until `task_of` has chosen a number."""
         return self.settings.batch_size
 
 
@@ -60,7 +60,7 @@ def check(job: DrawJob) -> None:
 
 
 def batch_of(job: DrawJob, config: DCGANConfig) -> int:
-    """Images per batch, if the job does not set it."""
+    """The default number of images per batch."""
     if job.device == "cuda":
         return config.batch_on("cuda")
     return max(1, min(BATCH, BATCH_BYTES // (4 * _floats(config))))
@@ -72,7 +72,7 @@ def _floats(config: DCGANConfig) -> int:
 
 
 def check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> None:
-    """Raises UsageError for images that an output cannot hold, ResourceError if memory cannot hold them."""
+    """Raises UsageError if an output's format cannot hold the images, and ResourceError if the memory cannot."""
     images = 4 * batch * _floats(config)
     needed = images + config.work_bytes if job.device == "cpu" else SLOTS * images
     for path in filter(None, (job.output, job.image)):
@@ -92,8 +92,7 @@ def check_outputs(job: DrawJob, config: DCGANConfig, count: int, batch: int) -> 
 
 
 def _check_disk(job: DrawJob, floats: int) -> None:
-    """Raises ResourceError if the disk cannot hold the values. A value in a text file takes at least 7 bytes, as in
-    "0.0000 "."""
+    """Raises ResourceError if the disk cannot hold the values. In text a value takes at least 7 bytes ("0.0000 ")."""
     kind = kind_of(job.output)
     least = {".npy": floats, ".txt": floats // 4 * 7}.get(kind, 0)
     there = os.path.isdir(os.path.dirname(os.path.realpath(job.output)))

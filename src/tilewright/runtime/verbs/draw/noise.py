@@ -18,10 +18,10 @@ class RandomNoise:
         self._seed, self._width = seed, width
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because no file is open."""
 
     def batches(self, size: int, rows: range) -> Iterator[Rows]:
-        """These rows in order, `size` at a time."""
+        """Yield these rows of noise in order, `size` at a time."""
         for first in range(rows.start, rows.stop, size):
             n = min(size, rows.stop - first)
             yield Rows(noise(self._seed, first, n, self._width), 4 * (first + n) * self._width)

@@ -27,14 +27,14 @@ from tilewright.runtime.verbs.draw.image_shards import PICTURES
 from tilewright.runtime.verbs.draw.job import DrawJob
 from tilewright.runtime.verbs.draw.task import DrawTask, task_of
 
-COMPILING = 121 << 20  # what LLVM keeps after it has compiled the verb's kernels (measured: Numba 0.68, x86-64)
-NOISE = 16 << 20  # bytes of a file of noise that is read as the job reads it: text takes two seconds
-TEXT_BYTES = 7.5  # of a value as text: "0.1234 " or "-0.1234 "
-PNG_BYTES = 128  # bytes of a picture besides its pixels
+COMPILING = 121 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
+NOISE = 16 << 20  # the largest noise file that a plan reads completely: as text, this takes two seconds
+TEXT_BYTES = 7.5  # mean bytes of a value as text: "0.1234 " or "-0.1234 "
+PNG_BYTES = 128  # bytes of a picture in addition to its pixels
 
 
 def plan(job: DrawJob, gpu_memory: int | None = None) -> JobPlan:
-    """The plan of the job, see `plan_job`. It reads only the header of a file of more than NOISE bytes."""
+    """The plan of the job, see `plan_job`. Of a noise file with more than NOISE bytes, it reads only the header."""
     return plan_job("draw", job, gpu_memory, _task, _declared)
 
 
@@ -73,7 +73,7 @@ def _memory(task: DrawTask, mapped: dict[str, np.ndarray]) -> tuple[Part, ...]:
         Part("weights, while they are prepared", weights.preparing + stored, PREPARING),
         Part("freed, not returned to the system", min(weights.preparing, KEPT_FREE), RUNNING),
         Part("between the layers", config.work_bytes, RUNNING),
-        Part("images of a batch", batch + batch // 4 + pixels, RUNNING),  # pixels follow the text of a shard
+        Part("images of a batch", batch + batch // 4 + pixels, RUNNING),  # a shard stores pixels after its text
         Part("pictures of all images", sum(grids), MERGING),
         Part("the output, read again", again, MERGING),
     )
@@ -98,7 +98,7 @@ def _outputs(task: DrawTask) -> Outputs:
     images, job = task.images, task.job
     size, exact = _size(job.output, task)
     kind, files = kind_of(job.output), images.count
-    lists = {"/": files * NOTE, ".npy": -(-size // BLOCK_BYTES) * NOTE}  # of pieces, which lie where the output will
+    lists = {"/": files * NOTE, ".npy": -(-size // BLOCK_BYTES) * NOTE}  # bytes of the lists of pieces (in place)
     shards = lists.get(kind, 0) + (size if kind == ".txt" else 0)
     shards += images.keeps_pixels * images.count * images.pixel_bytes
     if job.image:
@@ -108,7 +108,7 @@ def _outputs(task: DrawTask) -> Outputs:
 
 
 def _size(path: str, task: DrawTask) -> tuple[int, bool]:
-    """(size of an output in bytes, True if it is exact). Otherwise it is a limit or an estimate."""
+    """(size of an output in bytes, True if it is exact). If it is not exact, it is an upper limit or an estimate."""
     images = task.images
     count, (height, width, channels), kind = images.count, images.shape, kind_of(path)
     if kind == ".npy":

@@ -29,14 +29,14 @@ from tilewright.switches import check_switches
 FOLDED = Idle(
     "while batch norm is folded into the weights", "conv_transpose2d", "give --without folding, too, or leave it out"
 )
-SHARD = {"cpu": 16, "cuda": 16}  # batches: some seconds of work on a CPU; on a GPU it waits at a shard's end alone
+SHARD = {"cpu": 16, "cuda": 16}  # batches per shard: some seconds on a CPU; a GPU is idle only between shards
 
 
 def task_of(job: DrawJob, say: Say = quiet, workers: int = 1, *, scan: int | None = None) -> DrawTask:
-    """Check everything that can be checked before the work; this reads all noise. For a plan, it reads only the header
-    of a file of more than `scan` bytes.
+    """Check everything that can be checked before the work, and make the task. It reads the whole noise file.
 
-    Raises UsageError, InputError and ResourceError.
+    scan: for a plan: of a file with more bytes than this, only the header is read. Raises UsageError, InputError and
+    ResourceError.
     """
     check(job)
     begin, job = time.perf_counter(), job.as_called()
@@ -56,7 +56,7 @@ def task_of(job: DrawJob, say: Say = quiet, workers: int = 1, *, scan: int | Non
 
 @dataclass
 class DrawTask:
-    """An `Assembling` task. The job's batch is set."""
+    """The `Assembling` task of a draw job, whose batch has been chosen."""
 
     job: DrawJob
     config: DCGANConfig
@@ -74,7 +74,7 @@ class DrawTask:
         return self.job.files()
 
     def cut(self, shard_size: int | None) -> Cut:
-        """Images by number."""
+        """Divide the images into shards by their numbers."""
         batch = batch_of(self.job, self.config)
         sizing = Sizing(SHARD[self.job.device] * batch, batch).for_workers(self.workers)
         return cut_rows(self.images.count, 0, shard_size, sizing)
@@ -83,10 +83,10 @@ class DrawTask:
         return DrawWorker(self)
 
     def close(self) -> None:
-        """See `start.VerbTask`."""
+        """As `start.VerbTask.close`."""
 
     def header(self, totals: Totals) -> bytes:
-        """Nothing: the outputs are not streams of shards."""
+        """Returns b"", because the outputs are not streams of shards."""
         return b""
 
     def outputs(self) -> list[str]:

@@ -49,10 +49,12 @@ class DrawWorker:
             config, weights = read_weights(job.model, DCGANConfig)
 
         def ready(batch: int) -> DCGAN:
-            """Load the model and allocate the memory of a batch. So a GPU with too little memory raises an error here,
-            before the first shard."""
+            """Load the model and allocate the memory of a batch.
+
+            So a GPU with too little memory raises an error before the first shard.
+            """
             with phase(report, "prepare", say, "Preparing model"):
-                together = None if job.device == "cpu" else batch  # the CPU's caches hold fewer
+                together = None if job.device == "cpu" else batch  # None: the CPU's caches hold only a few images
                 model = build(
                     config, weights, dtype=job.dtype, device=job.device, batch=together, without=job.settings.without
                 )
@@ -67,7 +69,7 @@ class DrawWorker:
         first, done = shard.rows.start, 0
         with self.task.images.writing(out, first) as write, closing(self._drawn(shard, beat)) as drawn:
             while True:
-                with trace.span(trace.COMPUTE), phase(self.report, "run"):  # a GPU works on the next batch meanwhile
+                with trace.span(trace.COMPUTE), phase(self.report, "run"):  # meanwhile a GPU computes the next batch
                     results = next(drawn, None)
                 if results is None:
                     break
@@ -82,8 +84,7 @@ class DrawWorker:
         return len(shard.rows)
 
     def _drawn(self, shard: Shard, beat: Beat) -> Generator[Arrays, None, None]:
-        """(images, invalid) of each batch, see `DCGAN.stream`. The images are 8-bit pixels if the outputs need nothing
-        else."""
+        """Yield (images, invalid) of each batch, see `DCGAN.stream`. Images may be 8-bit pixels (`pixels_alone`)."""
         noise = (rows.values for rows in self._noise(shard, beat, self.batch))
         yield from self.model.stream(noise, pixels=self.task.images.pixels_alone, span=trace.device_span)
 

@@ -12,13 +12,15 @@ from tilewright.formats.files import spelled
 from tilewright.runtime.reports import Report
 from tilewright.runtime.verbs.model_job import RecordsJob, check_records
 
-BATCH = 4096  # texts handed to the model at once: texts of similar length then share a pass
+BATCH = 4096  # texts per call of the model: many, so that texts of similar length can share a pass
 
 
 @dataclass
 class EmbedJob(RecordsJob):
-    """What to embed. input: .jsonl, .csv, .tsv, .txt or .parquet. output: .npy, .jsonl or .parquet; in a .npy
-    a bad record is a row of NaN. dimensions, prompt_name, prompt: as for `Bert.embed`.
+    """The options of an embed job.
+
+    input: .jsonl, .csv, .tsv, .txt or .parquet. output: .npy, .jsonl or .parquet; in a .npy, a bad record is a row of
+    NaN. dimensions, prompt_name, prompt: as for `Bert.embed`.
     """
 
     ANSWER = ANSWER
@@ -31,7 +33,7 @@ class EmbedJob(RecordsJob):
 
     @property
     def batch(self) -> int:
-        """Texts per batch; it changes no bits."""
+        """Texts per batch. It changes no bits of the output."""
         return self.settings.batch_size or BATCH
 
     @property
@@ -39,7 +41,7 @@ class EmbedJob(RecordsJob):
         return self.form == ".npy"
 
     def files(self) -> dict[str, str]:
-        """As RecordsJob's, and the files of the modules after the encoder."""
+        """As `RecordsJob.files`, and the files of the modules after the encoder (pooling, dense layers)."""
         files = super().files()
         if os.path.isdir(self.model):
             more = {os.path.relpath(path, self.model): path for path in embedding_files(self.model)}
@@ -49,8 +51,10 @@ class EmbedJob(RecordsJob):
 
 @dataclass
 class EmbedReport(Report):
-    """cut: texts with more tokens than the model takes; their further tokens were not read. dimensions: elements of a
-    vector."""
+    """The report of an embed job.
+
+    cut: texts that were longer than the model takes, and were therefore cut. dimensions: elements per vector.
+    """
 
     cut: int = 0
     dimensions: int = 0

@@ -20,13 +20,16 @@ from tilewright.runtime.verbs.embed.job import EmbedJob
 from tilewright.runtime.verbs.embed.task import EmbedTask, task_of
 from tilewright.runtime.verbs.encoders import encoder_memory
 
-SAMPLED = 1 << 16  # texts whose token ids are read
-LINE, NUMBER = 24, 12.5  # bytes of a JSON line without its id, and of one element in it
+SAMPLED = 1 << 16  # the most texts of the input whose token ids are read
+LINE, NUMBER = 24, 12.5  # bytes of a JSON line without its id and elements; bytes per element
 
 
 class Seen(NamedTuple):
-    """The sample of the input. lengths: tokens of each text. words: different tokens. ids: bytes of an id and the
-    kept fields as JSON."""
+    """The sample of the input.
+
+    lengths: tokens per text. words: the number of different tokens. ids: mean bytes of an id and the kept fields as
+    JSON.
+    """
 
     lengths: np.ndarray
     words: int
@@ -78,7 +81,7 @@ def _sample(task: EmbedTask, sample: Sample) -> Seen:
 
 
 def _outputs(task: EmbedTask, records: int, counted: bool, ids: float) -> Outputs:
-    """The bytes of the output, and of the shards that it is joined of; 8 bytes per record find repeated ids."""
+    """The bytes of the output and of its shards. A shard has 8 bytes per record to find repeated ids."""
     if task.job.is_array:
         size = 4 * task.size * records
         return Outputs(len(array_header(records, (task.size,))) + size, counted, size + 8 * records)

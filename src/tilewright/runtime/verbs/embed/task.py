@@ -57,7 +57,10 @@ def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
 
 @dataclass
 class EmbedTask(RecordsTask):
-    """A `Task`. size: elements of a vector. prompt: the text before each text. longest: tokens of a text at most."""
+    """The `Task` of an embed job.
+
+    size: elements per vector. prompt: the text before each text. longest: the most tokens of a text.
+    """
 
     job: EmbedJob
     config: BertConfig
@@ -69,7 +72,7 @@ class EmbedTask(RecordsTask):
     longest: int = 0
 
     def encoder(self) -> RaggedEncoder:
-        """From the job's texts to token ids."""
+        """The encoder that turns the job's texts into token ids."""
         tokenizer = encoder_tokenizer(self.job.model, self.modules)
         found = self.config.encoder(tokenizer, prompt=self.prompt, longest=self.modules.longest)
         assert found is not None
@@ -97,13 +100,13 @@ class EmbedTask(RecordsTask):
 
 
 class RowsTask(AsParquet, EmbedTask):
-    """A task with a Parquet output."""
+    """An embed task with a Parquet output."""
 
     columns: ClassVar = {"embedding": "list<float32>", "error": "error"}
 
 
 class ArrayTask(EmbedTask):
-    """A task whose output is a .npy: one row per record, NaN for a bad one."""
+    """An embed task whose output is a .npy: one row per record; NaN for a bad record."""
 
     def header(self, totals: Totals) -> bytes:
         start = super().header(totals)

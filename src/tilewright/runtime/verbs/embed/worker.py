@@ -84,7 +84,7 @@ class EmbedWorker:
             yield self._alone(batch, skip, beat) if shard.alone else batch
 
     def _alone(self, batch: TextBatch, skip: dict[int, str], beat: Beat) -> TextBatch:
-        """A batch of one record, which may have killed a worker."""
+        """Prepare a batch of one record. If the record has killed a worker, it becomes an error and does not run."""
         (record,) = batch.records
         if record.line not in skip:
             beat.at(record.line)
@@ -93,7 +93,7 @@ class EmbedWorker:
         return replace(batch, records=[bad], tokens=batch.tokens[:0], cut=0)
 
     def _embedded(self, batch: TextBatch) -> list[Embedded]:
-        """All records of a batch with their vectors."""
+        """Embed a batch. Returns all its records with their vectors."""
         whole = self.model.embeddings(batch.tokens, skip=self.skip)
         counts = (batch.tokens != NO_TOKEN).sum(axis=1)
         found, at = [], 0
@@ -111,5 +111,5 @@ class EmbedWorker:
         return found
 
     def close(self) -> None:
-        """No more shards come."""
+        """Free the model. Called after the last shard."""
         self.open.close()

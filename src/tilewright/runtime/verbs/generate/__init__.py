@@ -30,7 +30,7 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     if job.has_own_params:
         report.unused_rungs = unused_rungs(task.job.settings.rungs, figures, report.job["shards"])
     report.say_done(say, f"Generating {counted(report.count(figures), 'token')}")
-    if report.cut and not beyond_context(job.params.max_tokens, task.config):  # else it was said at the start
+    if report.cut and not beyond_context(job.params.max_tokens, task.config):  # else a notice at the start has told it
         context = f"the model's context of {task.config.context:,} tokens was full"
         say(f"{report.cut:,} of {report.records:,} prompts got fewer tokens than were asked for: {context}")
     if report.undrawn:
@@ -46,7 +46,8 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
 
 
 def unused_rungs(rungs: Mapping[str, str], figures: dict[str, float], shards: int) -> list[str]:
-    """The forced rungs of token-choosing operations that no prompt of any shard used. figures: added up over all
-    shards. If an earlier version computed some shards, their figures lack this, and the result is empty.
+    """The forced rungs of operations that choose tokens, if no prompt of any shard used them.
+
+    figures: the totals over all shards. Shards of an earlier version lack these figures; then the result is empty.
     """
     return [f"{op}={rung}" for op, rung in rungs.items() if op in CHOOSING and figures.get(f"{IDLE}{op}") == shards]

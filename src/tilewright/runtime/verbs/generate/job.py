@@ -14,16 +14,18 @@ from tilewright.ops.attention import bytes_a_sequence
 from tilewright.runtime.reports import TokensReport
 from tilewright.runtime.verbs.model_job import WITH_FIELDS, RecordsJob, check_records
 
-FEW_SEQUENCES = 16  # at once: with fewer, the products are bound by reading the weights
-COURSE_PROMPT = 16  # token ids of a prompt in a binary file
+FEW_SEQUENCES = 16  # sequences per batch: with fewer, reading the weights limits the speed of the products
+COURSE_PROMPT = 16  # token ids per prompt in a binary file
 
 
 @dataclass
 class GenerateJob(RecordsJob):
-    """What to generate. Files named .jsonl hold JSON lines, .txt one prompt or completion per line, others int32
-    tokens. params: of all prompts; a JSON line may give its own. seed: used if neither gives one. batch_memory: bytes
-    for keys and values, None: see `LanguageModel.generate`. Of a binary output up to 0.05 % of the tokens may differ
-    from the answers, others must be equal. A binary file cannot hold errors.
+    """The options of a generate job.
+
+    input, output: .jsonl (JSON lines), .csv, .tsv, .parquet, .txt (one prompt or completion per line), or .bin (int32
+    token ids). params: sampling parameters of all prompts; a JSON line may have its own. seed: used if neither has
+    one. batch_memory: bytes for keys and values; None: see `LanguageModel.generate`. answers: in a binary output up to
+    0.05 % of the tokens may differ from the answers; other outputs must be equal. A binary file cannot hold errors.
     """
 
     ANSWER = ANSWER
@@ -37,20 +39,23 @@ class GenerateJob(RecordsJob):
 
     @property
     def is_binary(self) -> bool:
-        """True if the output cannot hold errors and has equally many tokens for each prompt."""
+        """True if the output is a .bin, which cannot hold errors and has the same number of tokens for each prompt."""
         return self.form == ".bin"
 
     @property
     def has_own_params(self) -> bool:
-        """True if a prompt may give its own sampling parameters."""
+        """True if a prompt may have its own sampling parameters."""
         return self.kind in WITH_FIELDS
 
 
 @dataclass
 class GenerateReport(TokensReport):
-    """tokens: generated; prompt_tokens: read, in all; cut: prompts with completions that the context had no room for.
-    undrawn: prompts at temperature 0 with a seed, top_k, top_p or min_p of their own, which change nothing there.
-    unused_rungs: forced rungs, as "OP=RUNG", of operations that no prompt needed."""
+    """The report of a generate job.
+
+    tokens: generated tokens. prompt_tokens: tokens of all prompts. cut: prompts whose completions filled the context
+    before they had all requested tokens. undrawn: prompts at temperature 0 with their own seed, top_k, top_p or min_p,
+    which have no effect there. unused_rungs: forced rungs, as "OP=RUNG", of operations that no prompt needed.
+    """
 
     prompt_tokens: int = 0
     undrawn: int = 0
@@ -58,7 +63,7 @@ class GenerateReport(TokensReport):
 
 
 def beyond_context(max_tokens: int, config: DecoderConfig) -> str:
-    """The notice for more new tokens than any prompt can get; "" if some prompt can."""
+    """The notice that no prompt can get `max_tokens` tokens, because the context is too short; else ""."""
     if max_tokens < config.context:
         return ""
     room = f"the model's context of {config.context:,} tokens, which holds the prompt, too"
@@ -66,15 +71,14 @@ def beyond_context(max_tokens: int, config: DecoderConfig) -> str:
 
 
 def small_batches(job: GenerateJob, config: DecoderConfig) -> str:
-    """The notice for a batch_memory on the CPU that holds few sequences, which makes a job slow; "" if it holds
-    more."""
+    """The notice that batch_memory holds fewer than FEW_SEQUENCES sequences, which is slow on the CPU; else ""."""
     if job.batch_memory is None or job.device != "cpu":
         return ""
     sizes = config.sizes
     positions = min(1 + job.params.max_tokens, sizes.context)
     each = sizes.layers * bytes_a_sequence(sizes.heads, positions, sizes.head_size, job.dtype)
     most = job.batch_memory // each
-    if not 0 < most < FEW_SEQUENCES:  # 0: the job will be refused
+    if not 0 < most < FEW_SEQUENCES:  # 0: a later check refuses the job
         return ""
     what = f"--max-batch-memory of {job.batch_memory:,} bytes holds at most {counted(most, 'sequence')} at once"
     return f"{what}, {each:,} bytes each. Small batches are slow; the default is 1G"
@@ -106,7 +110,7 @@ def check(job: GenerateJob) -> None:
 
 
 def _check_answers(job: GenerateJob, answers: str) -> None:
-    """Raises UsageError or InputError for a reference that no output of this job could be compared with."""
+    """Raises UsageError or InputError if the output of this job cannot be compared with the reference."""
     with InputFile(answers, "answers") as file:
         if answers.endswith(".jsonl") != job.output.endswith(".jsonl") or job.output.endswith((".txt", ".parquet")):
             raise UsageError("this output cannot be compared with that reference", path=answers,
@@ -118,7 +122,7 @@ def _check_answers(job: GenerateJob, answers: str) -> None:
 
 
 def check_model(job: GenerateJob, config: DecoderConfig, has_tokenizer: bool) -> None:
-    """Raises UsageError for options that this model cannot fulfil for any prompt."""
+    """Raises UsageError for options that this model cannot satisfy for any prompt."""
     if not has_tokenizer and (job.form == ".txt" or job.params.stop):
         what, instead = "the output is text", "name the output .jsonl, which then has token ids"
         if job.params.stop:

@@ -41,18 +41,21 @@ from tilewright.runtime.verbs.generate.worker import is_undrawn, parameters_of
 from tilewright.runtime.verbs.streams import WRITTEN_VALUES
 from tilewright.switches import check_switches
 
-COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model (measured: Numba 0.68, x86-64)
-SAMPLED = 4096  # rows of Parquet that are read
-LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line without tokens, an id, its text, a logprob
+COMPILING = 190 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
+SAMPLED = 4096  # the most rows of Parquet that are read
+LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line without tokens, a token id, its text, a logprob
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The sample of the input. prompts: sequences of all good records, n each; in_a_shard: sequences of the largest
-    shard. records: good and bad ones, counted or estimated. id_bytes, token_text: of an id and the kept fields, of a
-    token's text. noticed: notices of the job. They are `bad` records, the error of the first, and the tokens of all
-    good prompts (`prompt_tokens`). `cut` counts prompts whose context does not hold all new tokens. `undrawn` counts
-    prompts at temperature 0 with an option that matters only for sampling."""
+    """The sample of the input.
+
+    prompts: sequences of all good records, n per record. in_a_shard: sequences of the largest shard. records: good and
+    bad ones, and true if they were counted and not estimated. id_bytes: mean bytes of an id and the kept fields.
+    token_text: mean bytes of a token's text. noticed: figures by name. `bad`: bad records. `first_bad`: the error of
+    the first. `prompt_tokens`: tokens of all good prompts. `cut`: prompts whose context does not hold all new tokens.
+    `undrawn`: prompts at temperature 0 with an option that matters only for sampling.
+    """
 
     prompts: Prompts
     in_a_shard: int
@@ -63,7 +66,7 @@ class Seen:
 
 
 def plan(job: GenerateJob, gpu_memory: int | None = None) -> JobPlan:
-    """The plan of the job, see `plan_job`. Also raises ResourceError if not one sequence fits."""
+    """The plan of the job, see `plan_job`. Also raises ResourceError if the memory cannot hold one sequence."""
     return plan_job("generate", job, gpu_memory, task_of, _of_task)
 
 
@@ -82,10 +85,10 @@ def _of_task(task: GenerateTask, begun: Begun, gpu_memory: int) -> Declared:
 
 
 def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None) -> Declared:
-    """The same without an input, for `job.count` prompts of `length` tokens, or as many as make a full batch.
+    """As `plan`, without an input: for `job.count` prompts of `length` tokens. None: as many as fill a batch.
 
-    Raises InputError for a model that cannot be read, UsageError for a length that its context has not, ResourceError
-    where not one sequence fits.
+    Raises InputError for a model that cannot be read, UsageError for a length that exceeds its context, and
+    ResourceError if the memory cannot hold one sequence.
     """
     with gpu_elsewhere(job.device == "cuda" and gpu_memory is not None):
         job = replace(job, settings=replace(job.settings, device=place_for(job.device, job.dtype)))
@@ -102,7 +105,7 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
 
 
 def _declared(job: GenerateJob, config: DecoderConfig, prompts: Prompts, shard: Prompts, gpu_memory: int) -> Declared:
-    """prompts: of a worker. shard: of the largest shard."""
+    """Declare memory and work. prompts: those of a worker. shard: those of the largest shard."""
     mapped, params = mapped_weights(job.model)[1], job.params
     memory = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
     cached = "kv-cache" not in job.settings.without
@@ -133,7 +136,7 @@ def _declared(job: GenerateJob, config: DecoderConfig, prompts: Prompts, shard: 
 
 
 def _read(task: GenerateTask, sample: Sample) -> Seen:
-    """By a sample where the input is long."""
+    """Read the input, or a sample of a long one."""
     job, n, context = task.job, task.job.params.n, task.config.context
     with closing(task.reader()) as reader:
         if isinstance(reader, PromptFile):
@@ -153,12 +156,12 @@ def _read(task: GenerateTask, sample: Sample) -> Seen:
     records = sample.records(len(seen))
     scale = records[0] / max(len(seen), 1)
     good = [(params, prompt, len(prompt.token_ids)) for params, prompt in seen if prompt.error is None]
-    sequences = sum(params.n for params, _, _ in good)  # a record may have an n of its own
+    sequences = sum(params.n for params, _, _ in good)  # a record may have its own n
     tokens = sum(params.n * length for params, _, length in good)
     first = next((prompt.error for _, prompt in seen if prompt.error is not None), None)
     noticed = {
         "bad": round((len(seen) - len(good)) * scale),
-        "first_bad": first and ": ".join(filter(None, (first.field, first.message))),  # the sample has other numbers
+        "first_bad": first and ": ".join(filter(None, (first.field, first.message))),  # without line number
         "cut": round(sum(length + params.max_tokens > context for params, _, length in good) * scale),
         "prompt_tokens": round(sum(length for _, _, length in good) * scale),
         "undrawn": round(sum(is_undrawn(params, prompt) for params, prompt, _ in good) * scale),

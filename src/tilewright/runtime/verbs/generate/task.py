@@ -38,7 +38,7 @@ from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTa
 from tilewright.switches import check_switches
 
 ID_LINE = '{"id": 7, "prompt_token_ids": [1, 2]}'
-ADDED = (  # parameters that earlier jobs' manifests do not name
+ADDED = (  # parameters that manifests of earlier versions do not have
     "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens",
     "no_repeat_ngram_size", "include_stop_str_in_output",
 )  # fmt: skip
@@ -49,7 +49,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
     job = job.as_called()
     check(job)
     config, tokenizer = config_of(job.model, DecoderConfig), tokenizer_of(job.model)
-    eos_token_ids(job.model)  # refuses wrong ones before the weights are read
+    eos_token_ids(job.model)  # raises for invalid ids before the weights are read
     job.measure()
     if tokenizer is None:
         check_has_ids(job.text, job.model, ID_LINE, job.content_field)
@@ -73,7 +73,7 @@ def task_of(job: GenerateJob, say: Say = quiet, workers: int = 1) -> GenerateTas
 
 @dataclass
 class GenerateTask(RecordsTask):
-    """A `Task`. tokenizer: set only in the process that made the task; workers in other processes read their own."""
+    """The `Task` of a generate job. tokenizer: only in the process that made the task; workers load their own."""
 
     job: GenerateJob
     config: DecoderConfig
@@ -86,7 +86,7 @@ class GenerateTask(RecordsTask):
         return vars(self) | {"tokenizer": None}
 
     def reader(self, scan: int = 0) -> PromptReader:
-        """scan: bytes of a binary input that are checked now."""
+        """Open the input. scan: bytes of a binary input that are checked now."""
         config, encode = self.config, self.tokenizer.encode if self.tokenizer else None
         return open_prompts(self.job.text, encode=encode, vocabulary=config.vocab_size,
                              max_length=config.context - 1, length=COURSE_PROMPT, count=self.job.count,
@@ -95,7 +95,7 @@ class GenerateTask(RecordsTask):
     def fingerprint(self) -> dict[str, Value]:
         job = self.job
         given = {one.name: getattr(job.params, one.name) for one in fields(job.params)}
-        new = {name for name in ADDED if given[name] == getattr(DEFAULTS, name)}  # jobs without them go on
+        new = {name for name in ADDED if given[name] == getattr(DEFAULTS, name)}  # for jobs of earlier versions
         sampling = {f"sampling.{name}": value for name, value in given.items() if name not in new}
         own = {name: _sealed(value) for name, value in sampling.items()}
         form = "binary" if job.form == ".bin" else job.form.removeprefix(".")
@@ -119,7 +119,10 @@ class GenerateTask(RecordsTask):
 
 
 def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: DecoderConfig) -> None:
-    """Raises UsageError for a forced rung without effect. params: of all prompts; None: each may have its own."""
+    """Raises UsageError for a forced rung that would have no effect.
+
+    params: of all prompts; None: each prompt may have its own.
+    """
     idle = without_rope(config.calls) | (idle_operations(params) if params else {})
     check_rungs("generate", rungs, device, idle, config.calls)
 
@@ -137,7 +140,7 @@ def idle_operations(params: SamplingParams) -> dict[str, Idle]:
 
 
 def _sealed(value: Any) -> Value:
-    """A parameter as the manifest stores it."""
+    """Convert a parameter to the form that the manifest stores."""
     if isinstance(value, tuple):
         return [f"{each[0]}: {each[1]!r}" if isinstance(each, tuple) else each for each in value]
     return value
@@ -157,11 +160,12 @@ class RowsTask(AsParquet, GenerateTask):
 
 
 def sizing_for(device: str, params: SamplingParams) -> Sizing:
-    """Prompts per shard: at most about a minute of the 124M model on two cores, some seconds on a GPU, and enough to
-    fill its batches. On an H200 each shard adds 0.1 s, and 3 << 19 tokens take 3 s. A small job has smaller shards, if
-    these are not much slower. Measured with 1,536 prompts on two cores of a Xeon: poet with 64 new tokens took as long
-    in shards of 256 as of 1,024, and a quarter longer in shards of 128. The 124M model in bfloat16 with 8 new tokens
-    took a tenth longer in shards of 512 than in one shard.
+    """Prompts per shard: at most about a minute of the 124M model on two cores; on a GPU enough to fill its batches.
+
+    On an H200 each shard adds 0.1 s, and 3 << 19 tokens take 3 s. A small job has smaller shards, if these are not much
+    slower. Measured with 1,536 prompts on two cores of a Xeon: poet with 64 new tokens took the same time in shards of
+    256 as in shards of 1,024, and a quarter longer in shards of 128. The 124M model in bfloat16 with 8 new tokens took
+    a tenth longer in shards of 512 than in one shard.
     """
     each = params.max_tokens * params.n
     if device == "cpu":

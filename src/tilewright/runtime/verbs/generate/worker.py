@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 DEFAULTS = SamplingParams()
 LOOK_SECONDS = 0.5  # between two reads of the sequences' progress
-UNDRAWN = "undrawn"  # figure of a shard: prompts with fields that matter only where tokens are drawn
-IDLE = "idle."  # figures of a shard begin with it: 1 for an operation whose rung is forced and that no prompt needed
-CHOOSING = ("matmul_argmax", "sample")  # operations, one of which chooses each token
-FIRST_UNDRAWN = f"{FIRST}{UNDRAWN}"  # and the number of the first
-PENDING = 2 * WINDOW  # prompts read and not yet written: the engine's, and bad ones between them
+UNDRAWN = "undrawn"  # figure of a shard: prompts at temperature 0 with fields that matter only for sampling
+IDLE = "idle."  # prefix of figures: 1 if no prompt of the shard needed the operation, whose rung is forced
+CHOOSING = ("matmul_argmax", "sample")  # operations that choose tokens: each token is chosen by one of them
+FIRST_UNDRAWN = f"{FIRST}{UNDRAWN}"  # figure: the number of the first such prompt
+PENDING = 2 * WINDOW  # the most prompts that are read and not yet written: the engine's, and bad ones among them
 
 
 class GenerateWorker:
@@ -84,7 +84,7 @@ class GenerateWorker:
         return stream.records
 
     def close(self) -> None:
-        """No more shards come."""
+        """Free the model. Called after the last shard."""
         self.open.close()
 
 
@@ -96,14 +96,14 @@ class _Stream(Stream[Prompt]):
     def __init__(self, worker: GenerateWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
         super().__init__(worker.reader, worker.report, shard, out, beat, _writer(worker.job, out))
         self.job, self.model, self.engine = worker.job, worker.model, worker.engine
-        self.looked = 0.0  # when `stepped` looked
-        self.share: float | None = None  # of the shard's work, when it did
+        self.looked = 0.0  # time of the last update of `share`
+        self.share: float | None = None  # the finished fraction of the shard's work at the last update
         self.most_pending = PENDING + 2 * (self.engine.window - WINDOW)
-        self.operations: set[str] = set()  # that chose tokens
+        self.operations: set[str] = set()  # the operations that chose tokens
         self.prompt_tokens = self.undrawn = self.first_undrawn = 0
 
     def run(self) -> None:
-        """All of them, in batches."""
+        """Run all prompts of the shard, in batches."""
         self.engine.after_step = self.stepped
         try:
             self.continue_all()
@@ -112,7 +112,7 @@ class _Stream(Stream[Prompt]):
         self.write()
 
     def continue_all(self) -> None:
-        """`run`, without the last write."""
+        """As `run`, without the last write."""
         found = self.engine.run(self.requests())
         while True:
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
@@ -124,13 +124,14 @@ class _Stream(Stream[Prompt]):
             self.keep(self.pending.popleft(), completions)
 
     def tell(self) -> None:
-        """Send the shard's progress, with its share of the work. Every beat has the share, because the next beat may
-        come much later."""
+        """Report the shard's progress. It always has the finished fraction, as the next report may come much later."""
         self.beat(self.records - len(self.pending), self.share)
 
     def stepped(self) -> None:
-        """Report the shard's progress from time to time. Without it a shard could seem idle, because sequences of one
-        batch end at almost the same time."""
+        """Report the shard's progress from time to time.
+
+        Otherwise a shard could seem idle, because the sequences of a batch end at almost the same time.
+        """
         now = time.monotonic()
         if now - self.looked >= LOOK_SECONDS and self.expected:
             self.looked = now
@@ -138,9 +139,11 @@ class _Stream(Stream[Prompt]):
             self.tell()
 
     def run_alone(self, skip: dict[int, str]) -> None:
-        """Run one prompt after the other, because one of them may have killed a worker. skip: prompts that have killed
-        workers, with the reason."""
-        first = isinstance(self.reader, PromptFile)  # whose rows count from 0, not from 1
+        """Run one prompt after the other, because one of them may have killed a worker.
+
+        skip: prompts that have killed workers, with the reason.
+        """
+        first = isinstance(self.reader, PromptFile)  # its rows are numbered from 0, not from 1
         for batch in self.reader.batches(1):
             number = batch.prompts[0].line - first
             if number in skip:
@@ -153,13 +156,13 @@ class _Stream(Stream[Prompt]):
         self.write()
 
     def dead(self, prompt: Prompt, why: str) -> Prompt:
-        """The prompt of a record that killed its worker, with an error that says so. A binary output cannot hold it."""
+        """The prompt with the error that it killed its worker. Raises InputError for a binary output."""
         if self.job.is_binary:
             raise InputError(f"prompt {prompt.line} cannot be continued: {why}", path=self.job.input)
         return replace(prompt, error=prompt.error or RecordError(prompt.line, "", why))
 
     def requests(self) -> Iterator[Request | None]:
-        """The good prompts. Bad ones wait in `pending` to be written in order. None: too many wait."""
+        """Yield the good prompts. Bad ones wait in `pending` to be written in order. None: too many prompts wait."""
         for batch in self.reader.batches(READ):
             self.skip_bad()
             while len(self.pending) > self.most_pending:
@@ -170,7 +173,7 @@ class _Stream(Stream[Prompt]):
             yield from self.accepted(batch)
 
     def accepted(self, batch: PromptBatch) -> Iterator[Request]:
-        """The good prompts of a batch; all prompts of the batch are pending now."""
+        """Yield the good prompts of a batch, and add all its prompts to `pending`."""
         for prompt in batch.prompts:
             params, prompt = parameters_of(self.job, prompt, self.model.config, self.model.tokenizer is not None)
             self.pending.append(prompt)
@@ -210,7 +213,7 @@ class _Stream(Stream[Prompt]):
 def parameters_of(
     job: GenerateJob, prompt: Prompt, config: DecoderConfig, has_tokenizer: bool
 ) -> tuple[SamplingParams, Prompt]:
-    """The prompt's sampling parameters; or the job's, and the prompt with the error of its own."""
+    """(sampling parameters, prompt). If the prompt's own parameters are invalid: the job's, and the prompt's error."""
     if prompt.error is not None or not prompt.sampling:
         return job.params, prompt
     try:
@@ -234,7 +237,7 @@ def parameters_of(
 
 
 def is_undrawn(params: SamplingParams, prompt: Prompt) -> bool:
-    """True if the prompt has a field that changes nothing at temperature 0 but would at others."""
+    """True if the prompt has a field that has no effect at its temperature of 0, but would have at others."""
     return params.greedy and any(
         name in prompt.sampling and getattr(params, name) != getattr(DEFAULTS, name) for name in DRAWING
     )
@@ -246,9 +249,10 @@ def _load(job: GenerateJob, report: Report, say: Say) -> DecoderModel:
     with phase(report, "prepare", say, "Preparing model"):
         model = build(config, weights, dtype=job.dtype, device=job.device, without=job.settings.without)
     with phase(report, "compile", say, "Compiling or loading kernels"):
-        prompt = np.zeros(min(2, config.context - 1), np.int64)  # of one token none attends to another
+        prompt = np.zeros(min(2, config.context - 1), np.int64)  # two tokens, so that attention runs
         for temperature in {0.0, float(not job.params.greedy)}:
-            list(model.generate([prompt], SamplingParams(temperature=temperature, max_tokens=1)))
+            params = SamplingParams(temperature=temperature, max_tokens=1)
+            list(model.generate([prompt], params, max_batch_memory=job.batch_memory))
     return model
 
 

@@ -13,11 +13,12 @@ from tilewright.runtime.verbs.model_job import KEEPING, RecordsJob, check_record
 
 @dataclass
 class ScoreJob(RecordsJob):
-    """What to score. Files named .jsonl hold JSON lines, .csv, .tsv and .parquet such rows, .txt one text per
-    line. The output is .jsonl or .parquet.
+    """The options of a score job.
 
-    truncate: cut texts that are longer than the context; else each is an error. prefix_token: precedes a text alone;
-    None: the model's end-of-text token. batch_memory: bytes for keys and values, None: see `LanguageModel.score`.
+    input: .jsonl (JSON lines), .csv, .tsv, .parquet (rows with the same fields) or .txt (one text per line). output:
+    .jsonl or .parquet. truncate: cut texts that are longer than the context; else such a text is an error.
+    prefix_token: the token before a text without context; None: the model's end-of-text token. batch_memory: bytes for
+    keys and values; None: see `LanguageModel.score`.
     """
 
     ANSWER = ANSWER
@@ -30,7 +31,10 @@ class ScoreJob(RecordsJob):
 
 @dataclass
 class ScoreReport(TokensReport):
-    """tokens: scored. read: tokens that the model was given, in all."""
+    """The report of a score job.
+
+    tokens: scored tokens. read: all tokens that the model has read. cut: texts that were longer than the context.
+    """
 
     read: int = 0
 

@@ -32,16 +32,19 @@ from tilewright.runtime.plan import (
 from tilewright.runtime.verbs.score.job import ScoreJob
 from tilewright.runtime.verbs.score.task import ScoreTask, task_of
 
-COMPILING = 190 << 20  # what LLVM keeps after it has compiled every kernel of the model, as for generate
-SAMPLED = 4096  # records of Parquet that are read
-RECORD, TOKEN = 2048, 64  # bytes of Python objects for a text in flight, and for each of its tokens
+COMPILING = 190 << 20  # bytes that LLVM still holds after it has compiled the model's kernels, as for generate
+SAMPLED = 4096  # the most records of Parquet that are read
+RECORD, TOKEN = 2048, 64  # bytes of Python objects per text that is being processed, and per token of it
 LINE, ID_BYTES, LOGPROB = 90, 6, 12  # bytes: a line without tokens, a token id, its log-probability
 
 
 class Seen(NamedTuple):
-    """The sample of the input. texts: sequences of all good records. in_a_shard: records of the largest shard. records:
-    good and bad ones, counted or estimated. scored: tokens with a log-probability. bad: bad records. id_bytes: of an id
-    and the kept fields as JSON."""
+    """The sample of the input.
+
+    texts: sequences of all good records. in_a_shard: records of the largest shard. records: good and bad ones, and true
+    if they were counted and not estimated. scored: tokens with a log-probability. bad: bad records. id_bytes: mean
+    bytes of an id and the kept fields as JSON.
+    """
 
     texts: Prompts
     in_a_shard: int
@@ -63,7 +66,7 @@ def _declared(task: ScoreTask, begun: Begun, gpu_memory: int) -> Declared:
     length = slot_length(max(texts.longest, 1), sizes.context)
     each = sizes.layers * bytes_a_sequence(sizes.heads, length, sizes.head_size, job.dtype)
     allowed = BATCH_MEMORY if job.batch_memory is None else job.batch_memory
-    own = max(seen.scored / max(texts.count, 1), 1.0)  # rows of a text whose context is copied
+    own = max(seen.scored / max(texts.count, 1), 1.0)  # tokens per text after a shared context
     slots = max(1, min(allowed // each, MAX_SLOTS, shard + 1, math.ceil(ROWS / own) + 2))
     mean = texts.tokens / max(texts.count, 1)
     rows = min(ROWS + texts.longest, max(1, round(shard * mean)))
@@ -93,7 +96,7 @@ def _declared(task: ScoreTask, begun: Begun, gpu_memory: int) -> Declared:
 
 
 def _read(task: ScoreTask, sample: Sample) -> Seen:
-    """By a sample where the input is long."""
+    """Read the input, or a sample of a long one."""
     with closing(task.reader()) as reader:
         sample = Sample.of(reader.file, sample.cut)
         if sample.spans:

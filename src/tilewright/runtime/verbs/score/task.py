@@ -67,12 +67,12 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
 
 
 def _on_the_cpu(job: ScoreJob) -> ScoreJob:
-    """The job, on the CPU if the device is "auto"."""
+    """The job; if its device is "auto", with the device "cpu"."""
     return replace(job, settings=replace(job.settings, device="cpu")) if job.settings.device == "auto" else job
 
 
 def check_memory(job: ScoreJob, config: DecoderConfig) -> None:
-    """Raises ResourceError if the keys and values of one text may take more than is allowed."""
+    """Raises ResourceError if the keys and values of one text may take more than batch_memory."""
     sizes, allowed = config.sizes, BATCH_MEMORY if job.batch_memory is None else job.batch_memory
     shortest = slot_length(1, sizes.context)
     each = sizes.layers * bytes_a_sequence(sizes.heads, shortest, sizes.head_size, job.dtype)
@@ -83,7 +83,7 @@ def check_memory(job: ScoreJob, config: DecoderConfig) -> None:
 
 @dataclass
 class ScoreTask(RecordsTask):
-    """A `Task`. tokenizer: set only in the process that made the task; workers in other processes read their own."""
+    """The `Task` of a score job. tokenizer: only in the process that made the task; workers load their own."""
 
     job: ScoreJob
     config: DecoderConfig
@@ -96,7 +96,7 @@ class ScoreTask(RecordsTask):
         return vars(self) | {"tokenizer": None}
 
     def reader(self) -> ScoredLines[Pieces]:
-        """The input's records, as they are scored."""
+        """Open the input. The reader yields its records as token ids."""
         encode = self.tokenizer.encode if self.tokenizer else None
 
         def prepare(context: Tokens | None, scored: Tokens) -> Pieces:

@@ -1,4 +1,4 @@
-"""The worker of `tilewright score`: the texts of a shard to the model and back, in the order of the input."""
+"""The worker of `tilewright score`: passes the texts of a shard to the model, and writes the results in input order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ScoreWorker:
         return stream.records
 
     def close(self) -> None:
-        """No more shards come."""
+        """Free the model. Called after the last shard."""
         self.open.close()
 
 
@@ -67,7 +67,7 @@ class _Stream(Stream[Record]):
         self.read = 0
 
     def run(self) -> None:
-        """All of them, many at a time."""
+        """Score all texts of the shard, many at a time."""
         self.scorer.after_pass = self.passed
         try:
             self.score_all(self.wanted())
@@ -76,7 +76,7 @@ class _Stream(Stream[Record]):
         self.write()
 
     def score_all(self, wanted: Iterator[Wanted]) -> None:
-        """`run`, without the last write. A record is complete with the last of its windows."""
+        """As `run`, without the last write. A record is complete when its last window has been scored."""
         found, done = self.scorer.run(wanted), 0
         while True:
             with trace.span(trace.COMPUTE), phase(self.report, "run"):
@@ -90,17 +90,17 @@ class _Stream(Stream[Record]):
                 self.keep(self.pending.popleft(), self.pieces.popleft())
 
     def passed(self) -> None:
-        """Tell how far the shard is, after each pass of the model."""
+        """Report the shard's progress after each pass of the model."""
         if self.expected:
             waiting = sum(1 for pieces in self.pieces if not pieces.computed)
             self.tell(min((self.records - waiting) / self.expected, 1.0))
 
     def tell(self, share: float | None) -> None:
-        """Send the shard's progress."""
+        """Report the shard's progress. share: the finished fraction of its work."""
         self.beat(self.records - len(self.pending), share)
 
     def wanted(self) -> Iterator[Wanted]:
-        """What is to be computed. Bad texts wait in `pending` to be written in order."""
+        """Yield the sequences to compute. Bad texts wait in `pending` to be written in order."""
         batches = self.reader.batches(READ)
         while True:
             with trace.span(trace.READ), phase(self.report, "read"):
@@ -111,7 +111,7 @@ class _Stream(Stream[Record]):
             yield from self.accepted(batch)
 
     def accepted(self, batch: ScoredBatch[Pieces]) -> Iterator[Wanted]:
-        """What is wanted of the good texts of a batch; all its texts are pending now."""
+        """Yield the sequences of a batch's good texts, and add all its texts to `pending`."""
         for record, pieces in zip(batch.records, batch.contents, strict=True):
             self.pending.append(record)
             self.records += 1
@@ -121,7 +121,7 @@ class _Stream(Stream[Record]):
                 yield from pieces.wanted
 
     def run_alone(self, skip: dict[int, str]) -> None:
-        """One text after the other, because one may have killed a worker. skip: the texts that have, and how."""
+        """Score one text after the other, because one may have killed a worker. skip: these texts, with the reason."""
         for batch in self.reader.batches(1):
             (record,) = batch.records
             if record.line in skip:
@@ -133,7 +133,7 @@ class _Stream(Stream[Record]):
         self.write()
 
     def keep(self, record: Record, pieces: Pieces) -> None:
-        """The scores of one text, or the error that they are."""
+        """Add the scores of one text to the results, or an error if they are not finite."""
         if pieces.failed:
             self.fail(replace(record, error=RecordError(record.line, "", NOT_FINITE)))
             return
@@ -154,6 +154,6 @@ def _load(task: ScoreTask, report: Report, say: Say) -> LanguageModel:
         model = build(config, weights, dtype=job.dtype, device=job.device, without=job.settings.without)
     model.stop_ids = eos_token_ids(job.model) or config.stop_ids
     with phase(report, "compile", say, "Compiling or loading kernels"):
-        tokens = np.zeros(min(3, config.sizes.context), np.int64)  # of one token none attends to another
+        tokens = np.zeros(min(3, config.sizes.context), np.int64)  # several tokens, so that attention runs
         list(model.score([(tokens[:1], tokens[1:])], max_batch_memory=job.batch_memory))
     return model

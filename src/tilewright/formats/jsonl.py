@@ -68,7 +68,7 @@ def _check_beside(record: Any) -> None:
 
 def _naming(content: str, *, text: bool) -> type:
     """A line whose field `content` holds token ids, or a text."""
-    more = [(name, Any, msgspec.UNSET) for name in BESIDE]
+    more: list[tuple[str, Any, Any]] = [(name, Any, msgspec.UNSET) for name in BESIDE]
     if text and content != "text_pair":
         more.append(("text_pair", str | msgspec.UnsetType, msgspec.UNSET))
     return naming(content, str | list[int] if text else list[int], more)

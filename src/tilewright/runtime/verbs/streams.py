@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from tilewright.formats.lines import LineReader
-from tilewright.formats.prompts import PromptFile
-from tilewright.formats.records import Record
+from tilewright.formats.records import Record, RecordError
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
 from tilewright.runtime.jobs.directory import Attempt
@@ -20,6 +19,7 @@ WRITTEN = 64  # results that are written at a time
 WRITTEN_VALUES = 1 << 18  # results are also written if they have this many tokens and log-probabilities: some 30 MB
 
 R = TypeVar("R", bound=Record)
+Located = Callable[[RecordError], RecordError]
 
 
 class Writer(Protocol):
@@ -34,10 +34,10 @@ class Stream(Generic[R]):
     nothing: Any = None  # the result of a record with an error
 
     def __init__(
-        self, reader: LineReader[Any, Any] | PromptFile, report: Report, shard: Shard, out: Attempt, beat: Beat,
-        writer: Writer,
-    ) -> None:  # fmt: skip
-        self.reader, self.report, self.shard = reader, report, shard
+        self, located: Located, report: Report, shard: Shard, out: Attempt, beat: Beat, writer: Writer
+    ) -> None:
+        """located: that of the reader."""
+        self.located, self.report, self.shard = located, report, shard
         self.out, self.beat, self.writer = out, beat, writer
         self.pending: deque[R] = deque()  # records that are read and not yet written
         self.results: list[tuple[R, Any]] = []
@@ -66,7 +66,7 @@ class Stream(Generic[R]):
     def fail(self, record: R) -> None:
         """Add a record's error to the results."""
         assert record.error is not None
-        error = self.reader.located(record.error)
+        error = self.located(record.error)
         self.out.error(error)
         self.results.append((replace(record, error=error), self.nothing))
 

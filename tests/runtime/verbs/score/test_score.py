@@ -150,7 +150,7 @@ def test_a_named_field_is_scored_and_others_pass_through(place, tmp_path, name):
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {"content_field": "answer", "keep": (("label", "gold"), ("context", "context"))}
-    size = {} if name == "in.parquet" else {"shard_size": 120}
+    size = {} if name == "in.parquet" else {"shard_size": 60}
     report = score(job_of(place, tmp_path / "out.jsonl", path, size, **options))
     found = lines_of(tmp_path / "out.jsonl")
     assert report.errors == 2 and (report.job["shards"] > 2 or not size)

@@ -114,8 +114,9 @@ class ClassifyTask(RecordsTask):
         return self.job.fingerprint("classify") | {"count": self.job.count}
 
     def cut(self, shard_size: int | None) -> Cut:
-        is_encoder = isinstance(self.config, BertConfig)
-        sizing = encoder_sizing(self.config, BATCH) if is_encoder else SIZING[self.job.device]
+        sizing = SIZING[self.job.device]
+        if isinstance(self.config, BertConfig):
+            sizing = encoder_sizing(self.config, BATCH)
         sizing = sizing.for_workers(self.workers)
         if not self.job.is_binary:
             return cut_lines(self.job.text, self.job.count, shard_size, sizing)

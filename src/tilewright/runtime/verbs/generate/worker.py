@@ -94,8 +94,8 @@ class _Stream(Stream[Prompt]):
     nothing = ()
 
     def __init__(self, worker: GenerateWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
-        super().__init__(worker.reader, worker.report, shard, out, beat, _writer(worker.job, out))
-        self.job, self.model, self.engine = worker.job, worker.model, worker.engine
+        super().__init__(worker.reader.located, worker.report, shard, out, beat, _writer(worker.job, out))
+        self.job, self.model, self.engine, self.reader = worker.job, worker.model, worker.engine, worker.reader
         self.looked = 0.0  # time of the last update of `share`
         self.share: float | None = None  # the finished fraction of the shard's work at the last update
         self.most_pending = PENDING + 2 * (self.engine.window - WINDOW)

@@ -61,8 +61,8 @@ class _Stream(Stream[Record]):
     """Feeds the texts of a shard to the model."""
 
     def __init__(self, worker: ScoreWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
-        super().__init__(worker.reader, worker.report, shard, out, beat, ScoreWriter(out))
-        self.scorer = worker.scorer
+        super().__init__(worker.reader.located, worker.report, shard, out, beat, ScoreWriter(out))
+        self.scorer, self.reader = worker.scorer, worker.reader
         self.pieces: deque[Pieces] = deque()  # of the good texts that are pending
         self.read = 0
 

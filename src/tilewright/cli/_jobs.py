@@ -89,6 +89,16 @@ class JobOptions:
             help="Compute shards with failed records again, and write the output anew. Needs --engine local or ray.",
         ),
     ] = False
+    job_dir: Annotated[
+        str | None,
+        of_runs(
+            "--job-dir",
+            metavar="DIR",
+            help="Store the state of a new job in DIR; for an output by URL, below the URL DIR. Later runs find it "
+            "without the option. Each job needs its own DIR.",
+            show_default="OUTPUT.job, beside the output",
+        ),
+    ] = None
     force: Annotated[bool, of_runs("--force", help="Replace an output file that this job did not make.")] = False
     grace: Annotated[
         float,

@@ -12,8 +12,8 @@ R = TypeVar("R", bound=LineReader[Any, Any])
 
 
 def open_records(lines: type[R], text: type[R], path: str | os.PathLike[str], **options: Any) -> R:
-    """The reader for a file's name: `text` for .txt, one record per line, else `lines`. It reads the lines of .jsonl,
-    and the rows of .parquet, .csv and .tsv.
+    """The reader for a file, by its name: `text` for .txt, with one record per line; `lines` for .jsonl, and for .parquet,
+    .csv and .tsv, whose rows have the same fields.
 
     options: the reader's arguments. Raises UsageError for another name, and InputError.
     """

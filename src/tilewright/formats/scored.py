@@ -1,9 +1,9 @@
-"""Texts to score, and their scores: JSON lines in and out, or a text file of one text a line.
+"""Texts to score and their scores: JSON lines for both, or a text file with one text per line as input.
 
 A JSON line is {"id": ..., "context": "text", "continuation": "text"}, or {"id": ..., "text": "text"} for a text alone.
-"prompt" is another name of "context". Each of them is text or a list of token ids; "prompt_token_ids",
-"continuation_token_ids" and "tokens" are ids, too. All other fields are data, and ignored, unless the user names them
-(record_fields.py): a named field of the text is a text alone.
+"prompt" is another name of "context". Each of them is a text or a list of token ids. "prompt_token_ids",
+"continuation_token_ids" and "tokens" are token ids, too. All other fields are ignored. If the user names the field of
+the text (record_fields.py), that field is a text alone, and no other field is read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tilewright.formats.record_files import open_records
 from tilewright.formats.records import Id, Record, RecordError
 
 Tokens = str | list[int]
-T = TypeVar("T")  # what is made of a record, to be scored
+T = TypeVar("T")  # the prepared form of a record
 _Unset = msgspec.UnsetType
 CONTEXTS, CONTINUATIONS, TEXTS = (
     ("context", "prompt", "prompt_token_ids"), ("continuation", "continuation_token_ids"), ("text", "tokens"),
@@ -58,7 +58,8 @@ class _IdOnly(msgspec.Struct):
 
 
 class Given(NamedTuple):
-    """What a line gives. context: None for a text alone, which is `scored`. field: the name of what is scored."""
+    """The content of a line. context: None for a text alone, which is in `scored`. field: the name of the scored
+    field."""
 
     context: Tokens | None
     scored: Tokens
@@ -67,8 +68,8 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScoredBatch(Generic[T]):
-    """Records in the order of the input, each with what is made of it, None for a bad one. end: bytes of the input used
-    so far."""
+    """Records in the order of the input, each with its prepared form; None for a bad one. end: bytes of the input used
+    up to now."""
 
     records: list[Record]
     contents: list[T | None]
@@ -76,11 +77,11 @@ class ScoredBatch(Generic[T]):
 
 
 class ScoredLines(LineReader[Given, T | None], Generic[T]):
-    """Texts to score of a JSONL file in batches; lines that cannot be used become records with an error.
+    """Texts to score of a JSONL file in batches. Lines that cannot be used become records with an error.
 
-    prepare: makes of (context, scored) what is computed; a UsageError or InputError of it is the record's. Ids are 0 to
-    vocabulary - 1. fields: if they name the content, that field has the text alone, or its token ids, and no other is
-    read. count, memory and errors are LineReader's.
+    prepare: turns (context, scored) into the form that is computed. If it raises UsageError or InputError, the record
+    has this error. Ids are 0 to vocabulary - 1. fields: if they name the content, only that field is read: a text
+    alone, or its token ids. count, memory and errors are LineReader's.
     """
 
     example = '{"id": ..., "context": "text", "continuation": "text"} or {"id": ..., "text": "text"}'
@@ -118,7 +119,7 @@ class ScoredLines(LineReader[Given, T | None], Generic[T]):
         return self._found(record, fields)
 
     def _found(self, record: Any, fields: Row) -> tuple[Id | None, Given]:
-        """The id, and what is to be scored. Raises BadLine unless it is a pair or a text alone."""
+        """The id, and what is to be scored. Raises BadLine unless the record is a pair or a text alone."""
         own = None if record.id is msgspec.UNSET else record.id
         if (name := self.fields.content) is not None:
             if record.content is msgspec.UNSET:
@@ -147,7 +148,7 @@ class ScoredLines(LineReader[Given, T | None], Generic[T]):
 
 
 def _one_of(record: Any) -> Callable[[tuple[str, ...]], str]:
-    """Finds the one of some names that a record has, "" for none. Raises BadLine for several."""
+    """A function that finds which one of several names a record has; "" for none. Raises BadLine for more than one."""
 
     def find(names: tuple[str, ...]) -> str:
         given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
@@ -164,7 +165,7 @@ def _said(error: UsageError | InputError) -> str:
 
 
 class ScoredText(ScoredLines[T]):
-    """Texts alone of a UTF-8 text file, one a line, whose number is the id; blank lines are skipped."""
+    """Texts alone of a UTF-8 text file, one per line. The number of the line is the id. Blank lines are skipped."""
 
     example = "a text"
     IDS = False
@@ -185,13 +186,13 @@ def open_scored(
     count: int | None = None,
     fields: RecordFields = PLAIN,
 ) -> ScoredLines[T]:
-    """The reader for a file's name, see `open_records`. The arguments are ScoredLines'."""
+    """The reader for a file, by its name; see `open_records`. The arguments are those of ScoredLines."""
     lines, text = ScoredLines[T], ScoredText[T]
     return open_records(lines, text, path, prepare=prepare, vocabulary=vocabulary, count=count, fields=fields)
 
 
 class Scores(NamedTuple):
-    """As a line shows them. logprob: the sum. cut: tokens of the context that were not read."""
+    """The values of an output line. logprob: the sum. cut: number of context tokens that were not read."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -216,13 +217,13 @@ class ScoreWriter:
 def _answer(record: Record, scores: Scores | None) -> dict[str, Any]:
     if scores is None:
         return {"id": record.id, **record.kept, "error": record.error}
-    values = [float(str(np.float32(value))) for value in scores.logprobs]  # the fewest digits that give them back
+    values = [float(str(np.float32(value))) for value in scores.logprobs]  # the fewest digits that identify them
     answer = {"id": record.id, **record.kept, "logprob": scores.logprob, "is_greedy": scores.is_greedy,
               "token_ids": scores.token_ids, "token_logprobs": values}  # fmt: skip
     return answer | {"cut": scores.cut} if scores.cut else answer
 
 
 def error_line(said: bytes, error: RecordError) -> bytes:
-    """What ScoreWriter writes for a record with this error, for which it wrote the line `said` before."""
+    """The line that replaces `said`, which ScoreWriter wrote before, for a record that now has this error."""
     fields = msgspec.json.decode(said, type=dict[str, msgspec.Raw])
     return msgspec.json.encode({"id": fields["id"], **kept_in(fields, ANSWER), "error": error}) + b"\n"

@@ -16,7 +16,7 @@ from tilewright.runtime.reports import Report, phase
 
 READ = 256  # records that are read at a time
 WRITTEN = 64  # results that are written at a time
-WRITTEN_VALUES = 1 << 18  # results are also written if they have this many tokens and log-probabilities: some 30 MB
+WRITTEN_VALUES = 1 << 18  # results are also written if they have this many tokens and log-probabilities: about 30 MB
 
 R = TypeVar("R", bound=Record)
 Located = Callable[[RecordError], RecordError]

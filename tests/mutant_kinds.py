@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tilewright.formats.embedding_modules import embedding_modules
 from tilewright.formats.files import InputFile
 from tilewright.formats.prompts import open_prompts
 from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.records import Record
 from tilewright.formats.safetensors import map_tensors, read_header, write_tensors
 from tilewright.formats.scored import open_scored
 from tilewright.formats.sentence_encoder import RaggedEncoder
@@ -55,6 +57,12 @@ EMBEDDED = (
 
 def _said(*values: object) -> bytes:
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).digest()
+
+
+def _kept(records: list[Record]) -> list[object]:
+    """Records, with the text of their kept fields."""
+    return [(replace(record, kept={}), {name: bytes(raw) for name, raw in record.kept.items() if raw is not None})
+            for record in records]  # fmt: skip
 
 
 def _table(name: str) -> Callable[[Path], Kind]:
@@ -128,7 +136,7 @@ def _pairs(fields: RecordFields, *seeds: bytes) -> Callable[[Path], Kind]:
             with closing(open_scored(path, prepare=prepare, vocabulary=256, fields=fields)) as reader:
                 batches = list(reader.batches(2))
             tokens = [one.tokens.tolist() for b in batches for c in b.contents if c is not None for one in c.wanted]
-            return _said([repr(batch.records) for batch in batches], tokens)
+            return _said([_kept(batch.records) for batch in batches], tokens)
 
         return Kind(list(seeds), at(path, read), text=True)
 
@@ -203,7 +211,8 @@ def _texts(fields: RecordFields, *seeds: bytes) -> Callable[[Path], Kind]:
 
         def read() -> bytes:
             with closing(open_texts(folder / "in.jsonl", **options)) as reader:
-                return _said([(batch.records, batch.requests, batch.tokens.tolist()) for batch in reader.batches(2)])
+                batches = reader.batches(2)
+                return _said([(_kept(batch.records), batch.requests, batch.tokens.tolist()) for batch in batches])
 
         return Kind(list(seeds), at(folder / "in.jsonl", read), text=True, refuses=False)
 

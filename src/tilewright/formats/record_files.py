@@ -12,8 +12,8 @@ R = TypeVar("R", bound=LineReader[Any, Any])
 
 
 def open_records(lines: type[R], text: type[R], path: str | os.PathLike[str], **options: Any) -> R:
-    """The reader for a file, by its name: `text` for .txt, with one record per line; `lines` for .jsonl, and for .parquet,
-    .csv and .tsv, whose rows have the same fields.
+    """The reader for a file, by its name: `text` for .txt, with one record per line; `lines` for .jsonl, .parquet, .csv
+    and .tsv.
 
     options: the reader's arguments. Raises UsageError for another name, and InputError.
     """

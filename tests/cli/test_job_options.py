@@ -12,7 +12,8 @@ RECORDS = JOBS[:4]
 HERE = {  # another value for options whose default is not a switch that is off
     "model": "n", "input": "other.jsonl", "output": "other.jsonl", "count": 3, "device": "auto", "dtype": "bfloat16",
     "threads": 1, "workers": 1, "engine": "local", "shared_files": "no", "shard_size": "7", "max_errors": 3,
-    "grace": 1.5, "watchdog": 2.5, "trace": "t.json", "without": ["kv-cache"], "part": "0/2", "validate": "v.jsonl",
+    "grace": 1.5, "watchdog": 2.5, "trace": "t.json", "job_dir": "state", "without": ["kv-cache"],
+    "part": "0/2", "validate": "v.jsonl",
     "content_field": "review", "keep": ["label,meta=tags"], "batch_size": 5, "max_batch_memory": "3M",
     "table_memory": "3M", "tolerance": 0.25, "dimensions": 7, "prompt_name": "query", "prompt": "a: ", "truncate": True,
     "prefix_token": 4, "image": "i.png", "seed": 9, "kernel": "box:5", "mode": "wrap", "cval": 1.5, "memory": "1G",

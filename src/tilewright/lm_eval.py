@@ -40,8 +40,9 @@ class TilewrightLM(TemplateLM):
     """A decoder of tilewright. The arguments are those of `--model_args`.
 
     pretrained: a model directory, or the name of a model. dtype: the accuracy class. device: "cpu", "cuda" or "auto";
-    None: "cpu". max_length: tokens that the model reads at once, at most its context. max_gen_toks: new tokens, if a task does not give their number. prefix_token_id: stands before texts without a context. add_bos_token:
-    whether special tokens are added to a text; None: the tokenizer decides. threads: of the kernels. batch_size,
+    None: "cpu". max_length: tokens that the model reads at once, at most its context. max_gen_toks: new tokens, if a
+    task does not give their number. prefix_token_id: stands before texts without a context. add_bos_token: whether
+    special tokens are added to a text; None: the tokenizer decides. threads: of the kernels. batch_size,
     max_batch_size: have no effect. Raises UsageError and InputError.
     """
 

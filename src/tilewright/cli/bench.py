@@ -86,7 +86,7 @@ class Embed(Common):
     ] = "minilm"
     count: Annotated[
         int | None,
-        Option("--count", "-n", min=1, metavar="N", help="Number of texts.", show_default="512, or 32,768 on a GPU"),
+        Option("--count", "-n", min=1, metavar="N", help="Number of texts.", show_default="512; GPU: 32,768"),
     ] = None
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
@@ -101,8 +101,7 @@ def embed(options: Embed) -> None:
     tilewright bench embed --model minilm --threads 2
 
     The token ids are random. The lengths of the texts are drawn from those of the lines of --input, at 1.3 tokens per
-    word. The peers take batches of 32 texts of similar length, as sentence-transformers makes them; on a GPU also
-    batches of 512.
+    word. The peers take batches of 32 texts of similar length, as sentence-transformers does, on a GPU also of 512.
     """
     watch, device = begin(options, options.dtype, options.threads)
     from tilewright.bench.workloads.embed import COUNT, PEERS, SIZES, Setting, bench, random_texts, read_lines
@@ -111,17 +110,15 @@ def embed(options: Embed) -> None:
 
     config, count = BertConfig(**SIZES[options.model]), options.threads or thread_count()
     texts = random_texts(config, read_lines(options.data) if options.data else None, options.count or COUNT[device])
-    where = counted(count, "thread") if device == "cpu" else "on the GPU"
     say(f"{counted(len(texts), 'text')} of {sum(map(len, texts)) / len(texts):.1f} tokens on average, {options.model}, "
-        f"{options.dtype}, {where}")  # fmt: skip
+        f"{options.dtype}, {counted(count, 'thread') if device == 'cpu' else 'on the GPU'}")  # fmt: skip
     setting = Setting(config, texts, options.model, options.dtype, count, names(options.against, PEERS[device]),
                       options.rounds or 10, device)  # fmt: skip
     rows = bench(setting, indented)
-    width = max(len(row.rung) for row in rows)
     for row in rows:
         ratio = f"   {row.peer_ratio:.2f} x {row.peer}" if row.peer_ratio else ""
         share = f"   {row.roof_share:.1%} of the roof" if row.roof_share else ""
-        show(f"{row.rung:<{width}} {row.rows / row.median_s:>12,.1f} texts/s{ratio}{share}")
+        show(f"{row.rung:<24} {row.rows / row.median_s:>12,.1f} texts/s{ratio}{share}")
     finish(rows, options, watch)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.errors import UsageError
@@ -16,9 +15,6 @@ SCAN_BYTES = 64 << 20  # of a binary input whose ids are checked before the work
 SAMPLE_BYTES = 1 << 20  # of text that are read to estimate the length of a line
 PIECES = 20  # the most shards per worker, if there are several: the last shards balance workers of different speed
 SHARES = 16  # the fewest shards for one worker, if there are enough records: a kill loses about one of them
-ENCODER_FLOPS = {"cpu": 5e11, "cuda": 5e14}  # operations per shard of an encoder: two to five seconds on 2 cores
-ENCODER_TEXTS = 1 << 16  # the most texts per shard of an encoder on a GPU
-TYPICAL = 64  # assumed tokens per text when the size of a shard is chosen
 
 
 @dataclass(frozen=True)
@@ -46,14 +42,6 @@ class Sizing:
         part = max(-(-total // self.workers), 1)
         pieces = max(min(part // self.least, PIECES), 1)
         return min(self.records, -(-part // pieces))
-
-
-def encoder_sizing(flops: Callable[[int], int], device: str, batch: int) -> Sizing:
-    """The size of an encoder's shards. flops: operations of a text of so many tokens. batch: texts that the model gets
-    at once."""
-    most = batch if device == "cpu" else ENCODER_TEXTS
-    records = max(16, min(most, int(ENCODER_FLOPS[device] / flops(TYPICAL))))
-    return Sizing(records, max(16, records // 4))
 
 
 def cut_rows(count: int, row_bytes: int, shard_size: int | None, sizing: Sizing) -> Cut:

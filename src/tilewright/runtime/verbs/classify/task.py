@@ -6,13 +6,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.errors import InputError, UsageError, counted
+from tilewright.errors import UsageError, counted
 from tilewright.formats.course import TokenFile
 from tilewright.formats.jsonl import error_line
 from tilewright.formats.sentences import SentenceReader, open_sentences
 from tilewright.models.bert_config import BertConfig
 from tilewright.runtime.forced_rungs import Idle, check_rungs
-from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows, encoder_sizing
+from tilewright.runtime.inputs import SCAN_BYTES, Sizing, cut_lines, cut_rows
 from tilewright.runtime.jobs.cut import Cut, Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.ids import settle_ids
@@ -25,6 +25,7 @@ from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
+from tilewright.runtime.verbs.encoders import check_encoder, encoder_sizing
 from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
@@ -32,18 +33,10 @@ SIZING = {  # sentences per shard (a second or two of work), and the fewest with
     "cpu": Sizing(4 * BATCH, BATCH),
     "cuda": Sizing(1 << 21, BATCH),
 }
-
 IDLE = {op: Idle("for a TextCNN", "embedding_conv1d and matmul", "leave it out, or use a BERT")
         for op in ("embedding", "layernorm", "attention")}  # fmt: skip
 IDLE_BERT = {"embedding_conv1d": Idle("for a BERT", "embedding, layernorm, attention and matmul",
                                       "leave it out, or use a TextCNN")}  # fmt: skip
-
-
-def sizing_of(config: Classifier, device: str) -> Sizing:
-    """The size of shards for this model and device."""
-    if not isinstance(config, BertConfig):
-        return SIZING[device]
-    return encoder_sizing(config.flops, device, BATCH)
 
 
 def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTask:
@@ -56,7 +49,7 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     idle = IDLE_BERT if isinstance(config, BertConfig) else IDLE
     check_rungs("classify", job.settings.rungs, job.device, idle, config.calls)
     if isinstance(config, BertConfig):
-        check_encoder(job, config)
+        check_classifier(job, config)
     job.measure()
     task = kind(job, config, say, workers)
     if not job.is_binary and not has_tokenizer(job.model):
@@ -69,7 +62,7 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     return task
 
 
-def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
+def check_classifier(job: ClassifyJob, config: BertConfig) -> None:
     """For a BERT: raises UsageError or InputError for options of a TextCNN, and for missing files of the tokenizer."""
     config.check_classifier()
     if job.table_memory is not None or job.table_path:
@@ -82,9 +75,7 @@ def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
     if job.is_binary:
         raise UsageError(f"a {config.model_type} takes texts of any length, and a binary input has a fixed one",
                          path=job.input, remedy="give .txt, .jsonl or .parquet")  # fmt: skip
-    if not has_tokenizer(job.model):
-        remedy = "get it from where the model came: AutoTokenizer's save_pretrained writes it"
-        raise InputError("the model has no tokenizer.json", path=job.model, remedy=remedy)
+    check_encoder(job, config)
 
 
 @dataclass
@@ -114,7 +105,10 @@ class ClassifyTask(RecordsTask):
         return self.job.fingerprint("classify") | {"count": self.job.count}
 
     def cut(self, shard_size: int | None) -> Cut:
-        sizing = sizing_of(self.config, self.job.device).for_workers(self.workers)
+        sizing = SIZING[self.job.device]
+        if isinstance(self.config, BertConfig):
+            sizing = encoder_sizing(self.config, self.job.device, BATCH)
+        sizing = sizing.for_workers(self.workers)
         if not self.job.is_binary:
             return cut_lines(self.job.text, self.job.count, shard_size, sizing)
         row = 4 * self.config.sequence_length

@@ -26,7 +26,7 @@ from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.text_inputs import check_has_ids, check_tokenizer_fits
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask, notices
 from tilewright.runtime.verbs.score.job import ScoreJob, check_paths
 from tilewright.runtime.verbs.score.worker import ScoreWorker
 from tilewright.switches import check_switches
@@ -42,16 +42,16 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
     job = job.as_called()
     check_paths(job)
-    kind = RowsTask if job.output.endswith(".parquet") else ScoreTask
+    kind = RowsTask if job.form == ".parquet" else ScoreTask
     check_switches("score", job.settings.without, job.device, job.dtype)
     config, tokenizer = config_of(job.model, DecoderConfig), tokenizer_of(job.model)
     ends = eos_token_ids(job.model) or config.stop_ids
     check_rungs("score", job.settings.rungs, job.device, without_rope(config.calls), config.calls)
     job.measure()
     if tokenizer is None:
-        check_has_ids(job.text, job.model, ID_LINE)
+        check_has_ids(job.text, job.model, ID_LINE, job.content_field)
     else:
-        check_tokenizer_fits(job.text, tokenizer, config.sizes.vocabulary, ID_LINE)
+        check_tokenizer_fits(job.text, tokenizer, config.sizes.vocabulary, ID_LINE, job.content_field)
     start = job.prefix_token if job.prefix_token is not None else next(iter(ends), None)
     if start is not None and not 0 <= start < config.sizes.vocabulary:
         rule = f"the model's tokens are 0 to {config.sizes.vocabulary - 1}"
@@ -61,6 +61,8 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
     task = kind(job, config, limits, say, workers, tokenizer=tokenizer)
     with closing(task.reader()) as reader:
         say(f"Checking input: {counted(reader.bytes, 'byte')}...Done!")
+    for notice in notices(job):
+        say(notice)
     return task
 
 
@@ -98,10 +100,10 @@ class ScoreTask(RecordsTask):
             return pieces_of_tokens(context, scored, self.limits, encode)
 
         return open_scored(self.job.text, prepare=prepare, vocabulary=self.config.sizes.vocabulary,
-                           count=self.job.count)  # fmt: skip
+                           count=self.job.count, fields=self.job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
-        job, form = self.job, self.job.output.rpartition(".")[2]
+        job, form = self.job, self.job.form.removeprefix(".")
         own = {"count": job.count, "output": form, "truncate": job.truncate, "prefix_token": self.limits.start}
         return job.fingerprint("score") | own
 

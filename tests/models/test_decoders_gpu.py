@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("simulated_gpu")
 MODELS = [("opt", 1), ("gpt_neox", 0), *([("opt", 0), ("opt", 2), ("opt", 3), ("gpt_neox", 1)] if ON_GPU else [])]
 BOUND = {"float32": 1e-4, "bfloat16": 0.06, "float16": 0.01}  # of the largest logit
 DTYPES = list(BOUND) if ON_GPU else ["bfloat16"]
+rarely = pytest.mark.long if not ON_GPU else pytest.mark.filterwarnings("default")  # half a minute as Python
 on_a_gpu = pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
 
 
@@ -40,6 +41,7 @@ def models(family, seed, folder, dtype):
     return other, KINDS[config.model_type].model(config, weights, dtype=dtype, device="cuda")
 
 
+@rarely
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("family", "seed"), MODELS)
 def test_logits_of_prompts_and_of_new_positions(family, seed, dtype, tmp_path, rng):

@@ -112,13 +112,12 @@ def embed(options: Embed) -> None:
     texts = random_texts(config, read_lines(options.data) if options.data else None, options.count or COUNT[device])
     say(f"{counted(len(texts), 'text')} of {sum(map(len, texts)) / len(texts):.1f} tokens on average, {options.model}, "
         f"{options.dtype}, {counted(count, 'thread') if device == 'cpu' else 'on the GPU'}")  # fmt: skip
-    setting = Setting(config, texts, options.model, options.dtype, count, names(options.against, PEERS[device]),
-                      options.rounds or 10, device)  # fmt: skip
-    rows = bench(setting, indented)
+    against, rounds = names(options.against, PEERS[device]), options.rounds or 10
+    rows = bench(Setting(config, texts, options.model, options.dtype, count, against, rounds, device), indented)
     for row in rows:
         ratio = f"   {row.peer_ratio:.2f} x {row.peer}" if row.peer_ratio else ""
-        share = f"   {row.roof_share:.1%} of the roof" if row.roof_share else ""
-        show(f"{row.rung:<24} {row.rows / row.median_s:>12,.1f} texts/s{ratio}{share}")
+        ratio += f"   {row.roof_share:.1%} of the roof" if row.roof_share else ""
+        show(f"{row.rung:<24} {row.rows / row.median_s:>12,.1f} texts/s{ratio}")
     finish(rows, options, watch)
 
 

@@ -21,6 +21,7 @@ SMALL = {"vocab_size": 211, "n_positions": 80, "n_embd": 64, "n_layer": 2, "n_he
 V = SMALL["vocab_size"]
 BOUND = {"float32": 2e-4, "bfloat16": 0.15, "float16": 0.02}  # of a log-probability; they are about 5
 DTYPES = list(BOUND) if ON_GPU else ["bfloat16"]
+rarely = pytest.mark.long if not ON_GPU else pytest.mark.filterwarnings("default")  # half a minute as Python
 on_a_gpu = pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
 
 
@@ -53,6 +54,7 @@ def as_bits(scores) -> list[tuple]:
     return [(s.token_ids, np.array(s.logprobs, np.float32).tobytes(), s.logprob, s.is_greedy, s.cut) for s in scores]
 
 
+@rarely
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scores_against_transformers_and_bits_in_every_company(dtype, rng, monkeypatch):
     other, given = peer(**SMALL), records(rng, 20 if ON_GPU else 1)
@@ -73,6 +75,7 @@ def test_scores_against_transformers_and_bits_in_every_company(dtype, rng, monke
     assert as_bits(unshared.score(given, prefix_token=3)) == as_bits(together)
 
 
+@rarely
 def test_a_pass_is_halved_until_it_fits(rng, monkeypatch):
     given = [rng.integers(0, V, n).tolist() for n in (9, 30, 31)]
     model, forward, seen = like(peer(**SMALL), "bfloat16"), GPT2.forward, []

@@ -44,27 +44,33 @@ def plan(job: EmbedJob, gpu_memory: int | None = None) -> JobPlan:
 
 
 def _declared(task: EmbedTask, begun: Begun, gpu_memory: int) -> Declared:
-    job, config, mapped = task.job, task.config, mapped_weights(task.job.model)[1]
-    seen = _sample(task, Sample(begun.cut))
+    job, config, seen = task.job, task.config, _sample(task, Sample(begun.cut))
     records, counted = seen.sample.records(seen.records)
     batch = min(job.batch, records, seen.sample.in_a_shard())
     tokens = float(seen.lengths.mean()) if len(seen.lengths) else 0.0
-    dense = sum(4 * array.size for array in dense_weights(task.modules).values())
-    vectors = batch * 4 * (2 * task.modules.size(config.hidden_size) + task.size)
-    text = 0 if job.is_array else batch * NUMBER * task.size
-    parts = (
-        program("embed", job.input, job.output, model=job.model),
-        *encoder_memory(job, config, mapped, batch, seen.lengths, seen.words),
-        Part("dense layers", dense, ALWAYS),
-        Part("vectors of a batch", int(vectors + 2 * text), RUNNING),
-    )
-    if job.device != "cpu":
+    if job.device == "cpu":
+        parts = _on_cpu(task, seen, batch)
+    else:
         parts = encoder_on_gpu(job, config, batch, seen.lengths, gpu_memory)
     return Declared(
         unit="texts", records=records, counted=counted, parts=parts,
         flops=float(records * config.flops(round(tokens))), outputs=_outputs(task, records, counted, seen.ids),
         figures={"batch": batch, "tokens_per_text": round(tokens, 1), "dimensions": task.size},
     )  # fmt: skip
+
+
+def _on_cpu(task: EmbedTask, seen: Seen, batch: int) -> tuple[Part, ...]:
+    """Memory of a worker. batch: texts."""
+    job, config, mapped = task.job, task.config, mapped_weights(task.job.model)[1]
+    dense = sum(4 * array.size for array in dense_weights(task.modules).values())
+    vectors = batch * 4 * (2 * task.modules.size(config.hidden_size) + task.size)
+    text = 0 if job.is_array else batch * NUMBER * task.size
+    return (
+        program("embed", job.input, job.output, model=job.model),
+        *encoder_memory(job, config, mapped, batch, seen.lengths, seen.words),
+        Part("dense layers", dense, ALWAYS),
+        Part("vectors of a batch", int(vectors + 2 * text), RUNNING),
+    )
 
 
 def _sample(task: EmbedTask, sample: Sample) -> Seen:

@@ -61,10 +61,10 @@ def test_a_row_alone_and_among_others_ties_and_targets(rung, dtype, rng, monkeyp
         head = prepare(b, dtype=dtype)
         value, greedy = logprob(a, head, targets)
         assert greedy[2] and not logprob(a[2:3], head, [17])[1][0], "the lowest of equals"
-        for i in range(9):
+        for i in range(9) if ON_GPU else (1, 8):
             alone, _ = logprob(a[i : i + 1], head, targets[i : i + 1])
             assert torch.equal(alone, value[i : i + 1])
-        there = torch.from_numpy(targets).to(PLACE)
+        there = torch.from_numpy(targets.copy()).to(PLACE)
         assert torch.equal(logprob(a, head, there)[0], value)
         there[3] = 60
         assert logprob(a, head, there)[0].isnan().tolist() == [i == 3 for i in range(9)]

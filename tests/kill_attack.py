@@ -30,12 +30,14 @@ BYTES = {"--shard-size": ("900", "1500", "4000")}  # of JSON lines
 
 @dataclass(frozen=True)
 class Case:
-    """given: the command without its output. output: its name. others: outputs beside it. flips: values by option."""
+    """given: the command without its output. output: its name. others: outputs beside it. flips: values by option.
+    elsewhere: with --job-dir."""
 
     given: tuple[str, ...]
     output: str
     flips: dict[str, tuple[str, ...]]
     others: tuple[str, ...] = ()
+    elsewhere: bool = False
 
     def command(self, output, *options):
         return [*self.given, "-o", str(output), *map(str, options)]
@@ -68,9 +70,9 @@ def _embed(output):
     return Case(("embed", "-p", "bert", "-i", "embed.jsonl"), output, flips)
 
 
-def _draw(given, output, image):
+def _draw(given, output, image, *, elsewhere=False):
     flips = {"--threads": THREADS, "--batch-size": ("1", "2", "16"), "--shard-size": ("2", "3", "5")}
-    return Case(("draw", "-p", "dcgan", *given, "--image", image), output, flips, others=(image,))
+    return Case(("draw", "-p", "dcgan", *given, "--image", image), output, flips, (image,), elsewhere)
 
 
 def _convolve(input, output):
@@ -96,6 +98,7 @@ CASES = {
     "embed jsonl to parquet": _embed("out.parquet"),
     "draw npy to npy": _draw(("-i", "noise.npy"), "out.npy", "grid.png"),
     "draw seed to folder": _draw(("-n", "24", "--seed", "5"), "out/", "grid.bmp"),
+    "draw npy to npy, its state elsewhere": _draw(("-i", "noise.npy"), "out.npy", "grid.png", elsewhere=True),
     "convolve npy to zarr": _convolve("v.npy", "out.zarr"),
     "convolve zarr to zarr": _convolve("v.zarr", "out.zarr"),
     "convolve zarr to npy": _convolve("v.zarr", "out.npy"),
@@ -158,6 +161,7 @@ class Attack:
         self.seconds = {}
         self.right = []
         self.counts = Counter()
+        self.state = Path(f"{path}.state")
         path.mkdir()
 
     def run(self, kills, workers_chance=WORKERS_CHANCE):
@@ -192,7 +196,7 @@ class Attack:
 
     def command(self, workers):
         """With options at random."""
-        options = ["--workers", workers]
+        options = ["--workers", workers, *(["--job-dir", self.state] if self.case.elsewhere else [])]
         for name, values in self.case.flips.items():
             options += [name, self.rng.choice(values)]
         slash = "/" if self.case.output.endswith("/") else ""
@@ -215,12 +219,13 @@ class Attack:
 
     def check(self):
         """The finished job is right and whole, and nothing else is there; then it is removed."""
-        job = Path(f"{self.output}.job")
+        job = self.state if self.case.elsewhere else Path(f"{self.output}.job")
         assert self.found() == self.right and verify(str(self.output)).intact, self.said()
-        assert sorted(os.listdir(self.path)) == sorted([self.output.name, job.name, *self.case.others])
+        assert sorted(os.listdir(self.path)) == sorted([self.output.name, f"{self.output.name}.job", *self.case.others])
         names = {one.name for one in job.rglob("*")}
         unfinished = [name for name in names if name.endswith(".tmp")]
         assert not unfinished and not os.path.exists(job / "output") and not any((job / "damaged").glob("*")), names
         self.counts["jobs"] += 1
         for name in os.listdir(self.path):
             shutil.rmtree(self.path / name) if (self.path / name).is_dir() else (self.path / name).unlink()
+        shutil.rmtree(self.state, ignore_errors=True)

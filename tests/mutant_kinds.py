@@ -36,6 +36,7 @@ from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.formats.sentences import open_sentences
 from tilewright.formats.tables import open_table
 from tilewright.formats.tokenizer import Tokenizer
+from tilewright.formats.traces import read_trace
 from tilewright.formats.validate import validate
 from tilewright.generation.scored_texts import ScoringLimits, pieces_of_tokens
 from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, unseal
@@ -203,6 +204,17 @@ def _results(folder: Path) -> Kind:
     return Kind([path.read_bytes()], at(path, lambda: _said(results.read(folder))), text=True)
 
 
+def _trace(folder: Path) -> Kind:
+    path, event = folder / "trace.json", {"pid": 1, "tid": 2}
+    events = [
+        {"ph": "M", "name": "process_name", **event, "args": {"name": "w", "worker": 0, "device": "GPU 0"}},
+        {"ph": "M", "name": "thread_name", **event, "args": {"name": "compute"}},
+        {"ph": "X", "name": "shard 0", **event, "ts": 1.5, "dur": 2e3, "args": {"records": 7}},
+    ]
+    seed = json.dumps({"displayTimeUnit": "ms", "traceEvents": events}).encode()
+    return Kind([seed], at(path, lambda: _said(read_trace(path))), text=True)
+
+
 def _token_table(folder: Path) -> Kind:
     path, rows = folder / "table", np.arange(6, dtype=np.int32).reshape(2, 3) % 4
     slices = [RNG.random((4, 5)).astype(np.float32) for _ in range(2)]
@@ -275,6 +287,7 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "prompts": _modules("config_sentence_transformers.json"),
     "jsonl texts": _texts,
     "results csv": _results,
+    "trace": _trace,
     "token table": _token_table,
     "sealed json": _sealed,
     "labels": _validated(".jsonl", LABELS),

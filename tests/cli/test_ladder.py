@@ -50,7 +50,7 @@ def test_a_row_shows_the_spread_and_the_idea(run, measured):
     line = next(line for line in out.splitlines() if line.startswith("  cpu.packed "))
     assert "500.000 ms" in line and " -20%  +40% " in line
     assert line.endswith(
-        "  passed 0.10  operands packed in the order of use, a block of out in registers; threads draw blocks"
+        "  passed 0.10  operands packed in the order of use, a block of out in registers; threads take blocks"
     )
 
 

@@ -80,6 +80,17 @@ class JobOptions:
             rich_help_panel=RUNS,
         ),
     ] = False
+    job_dir: Annotated[
+        str | None,
+        Option(
+            "--job-dir",
+            metavar="DIR",
+            help="Store the state of a new job in DIR; for an output by URL, below the URL DIR. Later runs find it "
+            "without the option. Each job needs its own DIR.",
+            show_default="OUTPUT.job, beside the output",
+            rich_help_panel=RUNS,
+        ),
+    ] = None
     force: Annotated[
         bool,
         Option("--force", help="Replace an output file that this job did not make.", rich_help_panel=RUNS),

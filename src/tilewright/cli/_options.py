@@ -127,10 +127,15 @@ Json = Annotated[
 
 
 def output_of(path: str) -> str:
-    """The output of a job that is named by its output, or by the job's directory OUTPUT.job."""
+    """The output of a job that is named by its output, by OUTPUT.job, or by the directory of --job-dir."""
+    from tilewright.runtime.jobs.location import moved_to, output_in
+
     bare = path.rstrip(os.sep)
-    is_directory = bare.endswith(JOB) and os.path.isdir(bare) and not os.path.lexists(bare + JOB)
-    return bare.removesuffix(JOB) if is_directory else path
+    if bare.endswith(JOB) and not os.path.lexists(bare + JOB):
+        output = bare.removesuffix(JOB)
+        if os.path.isdir(bare) or moved_to(os.path.realpath(output)):
+            return output
+    return output_in(path) or path
 
 
 def verb(options: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

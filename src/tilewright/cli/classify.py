@@ -164,7 +164,7 @@ def classify(options: Options) -> None:
     Errors: a sentence that cannot be used gets an output line with its error, and the summary counts it. A .bin output
     cannot hold errors: there the first bad sentence stops the job with exit code 3.
 
-    Parquet: the id column holds integers if all ids are integers, else strings. Then 5 and "5" are the same id.
+    Parquet: the id column holds integers if all ids are integers, otherwise strings. Then 5 and "5" are the same id.
 
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.

@@ -298,7 +298,7 @@ def generate(options: Options) -> None:
     that line is empty. A .bin output cannot hold errors: there the first bad prompt stops the job with exit code 3.
 
     Random numbers depend on the seed and on the prompt's id, or on its line number if it has no id. Parquet: the id
-    column holds integers if all ids are integers, else strings. Then 5 and "5" are the same id.
+    column holds integers if all ids are integers, otherwise strings. Then 5 and "5" are the same id.
 
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.

@@ -111,7 +111,7 @@ def score(options: Options) -> None:
     Errors: a text that cannot be scored gets an output line with its error, and the summary counts it. Without
     --truncate, a text that is longer than the model's context is such an error.
 
-    Parquet: the id column holds integers if all ids are integers, else strings. Then 5 and "5" are the same id.
+    Parquet: the id column holds integers if all ids are integers, otherwise strings. Then 5 and "5" are the same id.
 
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.

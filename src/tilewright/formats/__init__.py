@@ -1,1 +1,1 @@
-"""Readers and writers of every file the project knows. A leaf: validates before it allocates, knows no model."""
+"""Readers and writers of every file format of the project. They check sizes before they allocate, and know no model."""

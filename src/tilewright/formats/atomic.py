@@ -1,4 +1,5 @@
-"""Output that is complete or absent: a private temporary name, checked to the last step, then one rename."""
+"""Output that is complete or absent. It is written under a private temporary name, with every step checked, and
+renamed."""
 
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ _swapping = False
 
 
 class AtomicFile:
-    """Writes `path` so that it appears, whole and on the disk, only when the block ends without an error.
+    """Writes `path` so that it appears only when the block ends without an error. It is then complete and on the disk.
 
     with AtomicFile("outputs.bin") as file:
-        file.write(logits)            # bytes or any C-contiguous buffer
+            file.write(logits)            # bytes or any C-contiguous buffer
 
-    The temporary file lies in the same directory and is opened at once, so an output that cannot be written is found
-    before the work starts. On any failure it is removed and an earlier file stays as it was. A symbolic link is
-    followed. Raises ResourceError naming the path and the reason (no space, quota, permission, a directory, a device).
+    The temporary file is in the same directory and is opened at once. So an output that cannot be written is found
+    before the work starts. On a failure the temporary file is removed, and an earlier file stays unchanged. A symbolic
+    link is followed. Raises ResourceError with the path and the reason (no space, quota, permission, a directory, a
+    device).
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -60,7 +62,7 @@ class AtomicFile:
             self.discard()
 
     def write(self, data: Any) -> None:
-        """Appends a bytes-like object or a C-contiguous array."""
+        """Append a bytes-like object or a C-contiguous array."""
         view = memoryview(data).cast("B")
         with naming(self.path, "write"):
             while len(view):
@@ -73,7 +75,7 @@ class AtomicFile:
         return self._fd
 
     def commit(self) -> None:
-        """fsync, close, rename, fsync of the directory; each is checked."""
+        """fsync, close, rename, fsync of the directory. Each step is checked."""
         try:
             with naming(self.path, "write"):
                 os.fsync(self._fd)
@@ -85,8 +87,8 @@ class AtomicFile:
         _sync_directory(os.path.dirname(self.path), self.path)
 
     def discard(self) -> None:
-        """Removes the temporary file; nothing to do after `commit`."""
-        with suppress(OSError):  # what is thrown away need not be on the disk
+        """Remove the temporary file. Does nothing after `commit`."""
+        with suppress(OSError):  # a file that is removed need not be on the disk
             self._close()
         if self._temporary in _unfinished:
             _remove(self._temporary)
@@ -98,26 +100,28 @@ class AtomicFile:
 
 
 class Headed:
-    """A file of a header and whatever is written behind it."""
+    """A file that begins with a header, followed by what is written."""
 
     def __init__(self, file: AtomicFile, header: bytes) -> None:
         self._file = file
         file.write(header)
 
     def write(self, data: Any) -> None:
-        """As AtomicFile's."""
+        """See `AtomicFile.write`."""
         self._file.write(data)
 
     def finish(self) -> None:
-        """Nothing is left to do."""
+        """Nothing to do."""
 
 
 class AtomicDirectory:
-    """The same promise for a directory whose files are all known: `with AtomicDirectory(path, known) as temporary`.
+    """A directory that is complete or absent, if the names of its files are known: `with AtomicDirectory(path, known)
+    as temporary`.
 
     The block writes into `temporary`, an empty directory beside `path`. An earlier directory is replaced as a whole,
-    and only if it holds nothing but files named in `known`: what others put there is never deleted. what: what errors
-    say those are. Raises ResourceError where it holds more, is no directory, or the system refuses.
+    and only if it contains nothing but files named in `known`, so no other file is ever deleted. what: the words for
+    these files in messages. Raises ResourceError if the earlier directory contains other files or is no directory, or
+    if the system refuses.
     """
 
     def __init__(self, path: str | os.PathLike[str], known: frozenset[str], what: str = "a model's") -> None:
@@ -137,14 +141,14 @@ class AtomicDirectory:
         try:
             if error is None:
                 self._commit()
-            elif isinstance(error, ResourceError) and error.path:  # the user knows nothing of the temporary directory
+            elif isinstance(error, ResourceError) and error.path:  # the user does not know the temporary directory
                 error.path = error.path.replace(self._temporary, self.path)
         finally:
             if self._temporary in _unfinished:
                 _remove(self._temporary)
 
     def check_replaceable(self) -> None:
-        """Raises ResourceError where what is there now must not be replaced."""
+        """Raises ResourceError if what exists at the path must not be replaced."""
         check_directory(self.path)
         with naming(self.path, "write"):
             try:
@@ -164,11 +168,12 @@ class AtomicDirectory:
             )
 
     def _is_known(self, entry: os.DirEntry[str]) -> bool:
-        """A file of a known name, or a link; a pipe or a directory of such a name is somebody else's."""
+        """True for a file with a known name, and for a link. A pipe or a directory with such a name belongs to somebody
+        else."""
         return entry.name in self._known and (entry.is_file() or entry.is_symlink())
 
     def adopt(self, directory: str) -> None:
-        """Gives this name to a directory on the same disk, whose files are all complete and flushed."""
+        """Rename a directory on the same disk to this name. All its files are complete and flushed."""
         self._temporary = directory
         self._commit()
 
@@ -189,8 +194,9 @@ class AtomicDirectory:
                     shutil.rmtree(earlier)
 
     def _swap(self) -> str | None:
-        """Renames the new directory to its name; returns where the earlier one went, if there was one."""
-        earlier: str | None = temporary_name(self.path, "old")  # never taken for an unfinished one
+        """Rename the new directory to its name. Returns the path to which the earlier one was moved, if there was
+        one."""
+        earlier: str | None = temporary_name(self.path, "old")  # no name of an unfinished one
         try:
             os.chmod(self._temporary, stat.S_IMODE(os.stat(self.path).st_mode))
             os.rename(self.path, str(earlier))
@@ -207,24 +213,24 @@ class AtomicDirectory:
 
 
 def swapping() -> bool:
-    """True in the moment between the two renames that replace a directory, when a signal must wait."""
+    """True between the two renames that replace a directory. A signal must wait then."""
     return _swapping
 
 
 def temporary_name(path: str, ending: str = "tmp") -> str:
-    """A private name in the directory of `path`: `.NAME.HOST-PID-RANDOM.tmp`, cut to what a file system takes."""
+    """A private name in the directory of `path`: `.NAME.HOST-PID-RANDOM.tmp`, shortened to the file system's limit."""
     return f"{_start_of_names(path)}{os.getpid()}-{secrets.token_hex(4)}.{ending}"
 
 
 def _start_of_names(path: str) -> str:
-    """What the temporary names for `path` begin with, on this host: the directory may be shared with others."""
+    """The beginning of all temporary names for `path` on this host. Other hosts may share the directory."""
     directory, name = os.path.split(path)
     short, host = (os.fsdecode(os.fsencode(text)[:80]) for text in (name, os.uname().nodename))
     return os.path.join(directory, f".{short}.{host.replace('/', '_')}-")
 
 
 def _remove_abandoned(path: str) -> None:
-    """Removes what processes of this host that were killed have left unfinished of `path`. Best effort."""
+    """Remove what killed processes of this host have left unfinished of `path`. Errors are ignored."""
     directory, start = os.path.split(_start_of_names(path))
     ours = re.compile(re.escape(start) + r"(\d{1,9})-[0-9a-f]{8}\.tmp")
     with suppress(OSError):
@@ -239,32 +245,33 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except OSError:  # it belongs to somebody else
         return True
     return True
 
 
 def _sync_directory(directory: str, output: str) -> None:
-    """Makes the names in `directory` survive a power cut. Raises ResourceError naming `output`."""
+    """Flush the names in `directory` to the disk, so that they survive a power cut. Raises ResourceError naming
+    `output`."""
     with naming(output, "flush its directory"):
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that know no fsync of a directory
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without fsync of a directory
                 raise
         finally:
             os.close(fd)
 
 
 def remove_unfinished() -> None:
-    """Removes every temporary of this process, when it ends or is about to end at once."""
+    """Remove every temporary file and directory of this process. Called when it ends."""
     for path in tuple(_unfinished):
         _remove(path)
 
 
 def _remove(path: str) -> None:
-    """Best effort: it runs while an error that says more is raised."""
+    """Remove it if possible. Errors are ignored, because a more important error is being raised."""
     with suppress(OSError):
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -274,7 +281,7 @@ def _remove(path: str) -> None:
 
 
 def check_directory(path: str) -> None:
-    """Raises ResourceError where there is no directory to write `path` into, or no rename could put it there."""
+    """Raises ResourceError if there is no directory to write `path` into, or if a rename could not put it there."""
     directory = os.path.dirname(path)
     if not os.path.lexists(directory):
         raise ResourceError(f"cannot write: there is no directory {directory}", path=path, remedy="make it first")
@@ -282,18 +289,18 @@ def check_directory(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raises ResourceError where an AtomicFile could not be written, where that is known without writing one."""
+    """Raises ResourceError if it is known already, without writing, that an AtomicFile could not be written."""
     path = resolved(path)
     _replaceable(path)
     folder = os.path.dirname(path)
     with naming(path, "write"):
-        os.stat(os.path.join(folder, ""))  # one that is a file is refused
+        os.stat(os.path.join(folder, ""))  # refused if it is a file
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
 def _replaceable(path: str) -> int | None:
-    """The permission bits of the regular file at `path`, or None where nothing is there. Raises ResourceError."""
+    """The permission bits of the regular file at `path`, or None if it does not exist. Raises ResourceError."""
     check_directory(path)
     with naming(path, "write"):
         try:
@@ -308,4 +315,4 @@ def _replaceable(path: str) -> int | None:
 
 
 atexit.register(remove_unfinished)
-os.register_at_fork(after_in_child=_unfinished.clear)  # a child must not remove what its parent is writing
+os.register_at_fork(after_in_child=_unfinished.clear)  # a child process must not remove what its parent is writing

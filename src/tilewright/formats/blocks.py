@@ -1,4 +1,4 @@
-"""Tensors as streams of blocks: written without a second copy, checked for NaN a block at a time."""
+"""Tensors as streams of blocks. They are written without a second copy, and checked for NaN one block at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def blocks_of(array: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def write_blocks(file: AtomicFile, name: str, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
-    """Appends one tensor: C-contiguous float32 blocks. Raises ValueError unless they fill exactly `shape`."""
+    """Append one tensor: C-contiguous float32 blocks. Raises ValueError unless they fill exactly `shape`."""
     before = file.bytes_written
     for block in blocks:
         file.write(block)
@@ -30,10 +30,10 @@ def write_blocks(file: AtomicFile, name: str, shape: tuple[int, ...], blocks: It
 
 
 def check_finite(name: str, array: np.ndarray, path: str | None = None) -> None:
-    """Raises InputError naming the tensor and the index of its first NaN or infinity. Integers pass.
+    """Raises InputError, which names the tensor and the index of its first NaN or infinity. Integers are not checked.
 
-    array: any shape of float16, bfloat16, float32 or float64, C-contiguous. Reads 20 GB/s of float32 on one core from
-    the page cache (Xeon, AVX-512).
+    array: any shape of float16, bfloat16, float32 or float64, C-contiguous. It reads 20 GB/s of float32 on one core
+    from the page cache (Xeon, AVX-512).
     """
     if array.dtype.kind in "biu" or array.size == 0:
         return

@@ -1,4 +1,5 @@
-"""Completions out: JSON lines, answers to OpenAI batch lines, or text. Binary token files are course.TokenWriter's."""
+"""Writers of completions: JSON lines, answers to OpenAI batch lines, or text. course.TokenWriter writes binary
+files."""
 
 from __future__ import annotations
 
@@ -13,16 +14,17 @@ from tilewright.formats.files import Writable
 from tilewright.formats.record_fields import kept_in
 from tilewright.formats.records import Completion, Prompt, RecordError
 
-Result = tuple[Prompt, Sequence[Completion]]  # completions are ignored where the prompt has an error
+Result = tuple[Prompt, Sequence[Completion]]  # completions are ignored if the prompt has an error
 
-# what would end a line or drive a terminal, as Python writes it in a string; a text file holds one completion a line
+# Characters that would end a line or control a terminal -> how Python writes them in a string. A text file has one
+# completion per line.
 _ESCAPES = str.maketrans(
     {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     | {chr(c): f"\\x{c:02x}" for c in (*range(9), 11, 12, *range(14, 32), *range(127, 160))}
 )
 
 
-# the fields that CompletionWriter writes, and those of its lines as Parquet
+# the fields that CompletionWriter writes, and those of its lines in Parquet
 ANSWER = frozenset({
     "id", "custom_id", "response", "error", "choices", "index", "text", "token_ids", "finish_reason", "logprobs",
 })  # fmt: skip
@@ -31,11 +33,11 @@ ANSWER = frozenset({
 class CompletionWriter:
     """Writes one line per prompt to an open AtomicFile.
 
-    One completion: {"id", "text"?, "token_ids", "finish_reason", "logprobs"?}; several: {"id", "choices": [{"index",
-    and the same}]}; none: {"id", "error": {"line", "field", "message"}}. No text without a tokenizer. logprobs: an
-    object a token, log-probability by token id. Kept fields follow the ids. An OpenAI batch line is answered in
-    OpenAI's form, with token ids added; its logprobs name tokens as "token_id:464", like vLLM's with
-    return_tokens_as_token_ids.
+    A line with one completion is {"id", "text"?, "token_ids", "finish_reason", "logprobs"?}. With several it is {"id",
+    "choices": [{"index", and the same fields}]}. With an error it is {"id", "error": {"line", "field", "message"}}.
+    Without a tokenizer there is no text. logprobs: one object per token, log-probability by token id. Copied fields
+    follow the ids. An OpenAI batch line is answered in OpenAI's form, with token ids added; its logprobs name tokens as
+    "token_id:464", like vLLM's with return_tokens_as_token_ids.
     """
 
     def __init__(self, file: Writable) -> None:
@@ -48,7 +50,7 @@ class CompletionWriter:
 
 
 def error_line(said: bytes, error: RecordError) -> bytes:
-    """What CompletionWriter writes for a record with this error, for which it wrote the line `said` before."""
+    """The line that replaces `said`, which CompletionWriter wrote before, for a record that now has this error."""
     answer = msgspec.json.decode(said, type=dict[str, msgspec.Raw])
     openai = "custom_id" in answer
     id = msgspec.json.decode(answer["custom_id" if openai else "id"])
@@ -62,9 +64,9 @@ def empty_line(said: bytes, error: RecordError) -> bytes:
 
 
 class TextWriter:
-    """Writes the text of each completion as a line to an open AtomicFile; a prompt with an error gets an empty line.
+    """Writes the text of each completion as one line to an open AtomicFile. A prompt with an error gets an empty line.
 
-    A backslash is doubled; line ends and other control characters become escapes like \\n and \\x1b.
+    A backslash is doubled. Line ends and other control characters become escapes such as \\n and \\x1b.
     """
 
     def __init__(self, file: Writable) -> None:
@@ -101,7 +103,7 @@ def _fields(completion: Completion) -> dict[str, Any]:
 
 
 def _answer(prompt: Prompt, completions: Sequence[Completion]) -> dict[str, Any]:
-    """The answer to an OpenAI batch line, https://platform.openai.com/docs/guides/batch; without times or random ids,
+    """The answer to an OpenAI batch line, https://platform.openai.com/docs/guides/batch. It has no times or random ids,
     so that the same job writes the same bytes."""
     line: dict[str, Any] = {"id": f"batch_req_{prompt.line}", "custom_id": prompt.id, **prompt.kept}
     if prompt.error:
@@ -139,5 +141,5 @@ def _openai_logprobs(token_ids: list[int], logprobs: list[dict[int, float]]) -> 
 
 
 def _shortest(value: float) -> float:
-    """The fewest digits that give the float32 back."""
+    """The value with the fewest digits that identify the float32."""
     return float(str(np.float32(value)))

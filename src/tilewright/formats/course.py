@@ -1,4 +1,4 @@
-"""The course's headerless files, little-endian: weights f32, sentences or prompts i32 [n][length], logits f32
+"""The course's files without a header, little-endian: weights f32, sentences or prompts i32 [n][length], logits f32
 [n][labels], completions i32 [n][tokens]."""
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tilewright.formats.blocks import write_blocks
 from tilewright.formats.files import InputFile, Writable
 from tilewright.formats.records import Batch, Completion, Prompt, RecordError
 
-SCAN_RECORDS = 1 << 16  # sentences whose ids are checked at a time: 4 MiB at 16 tokens
+SCAN_RECORDS = 1 << 16  # number of sentences whose ids are checked at a time: 4 MiB at 16 tokens
 
 
 def map_weights(file: InputFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Read-only float32 views of the mapped file, one tensor behind the other in the order of `shapes`.
+    """Read-only float32 views of the mapped file, one tensor after another in the order of `shapes`.
 
-    Raises InputError unless the file has exactly the bytes that the shapes take.
+    Raises InputError unless the file has exactly the bytes of these shapes.
     """
     expected = 4 * sum(math.prod(shape) for shape in shapes.values())
     if file.size != expected:
@@ -42,18 +42,20 @@ def map_weights(file: InputFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[
 def write_weights(
     path: str | os.PathLike[str], tensors: Iterable[tuple[str, tuple[int, ...], Iterable[np.ndarray]]]
 ) -> None:
-    """Writes (name, shape, float32 blocks) one behind the other; the file appears when whole. Raises ResourceError."""
+    """Write (name, shape, float32 blocks) one after another. The file appears when it is complete. Raises
+    ResourceError."""
     with AtomicFile(path) as file:
         for name, shape, blocks in tensors:
             write_blocks(file, name, shape, blocks)
 
 
 class TokenFile:
-    """Sentences of a binary file, read by position in batches. what: what errors call one of them.
+    """Sentences of a binary file, read by position in batches. what: the word for one of them in messages.
 
-    count: how many to use from the start; None: all. The ids of the first `scan` bytes (None: all) are checked once,
-    before any work, and all as they are used. Raises InputError for an empty file, a size that is no whole number of
-    sentences, fewer than `count`, or an id outside the vocabulary, with its sentence and position, both from 0.
+    count: how many to use from the start; None: all. The ids of the first `scan` bytes (None: of all) are checked once
+    before any work. All ids are checked when they are used. Raises InputError for an empty file, for a size that is not
+    a whole number of sentences, for fewer than `count`, or for an id outside the vocabulary, with its sentence and
+    position, from 0.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class TokenFile:
             failing.pop_all()
 
     def located(self, error: RecordError) -> RecordError:
-        """The error; there is one file."""
+        """The error unchanged, because there is only one file."""
         return error
 
     def close(self) -> None:
@@ -136,7 +138,7 @@ class LogitsWriter:
         self._written = first
 
     def write(self, batch: Batch, logits: np.ndarray) -> list[RecordError]:
-        """logits: float32 (n, labels) of the batch's n sentences. Returns the errors of records: there are none."""
+        """logits: float32 (n, labels) of the batch's n sentences. Returns no errors of records."""
         finite = np.isfinite(logits).all(axis=1)
         if not finite.all():
             raise InputError(
@@ -149,7 +151,7 @@ class LogitsWriter:
 
 
 class TokenWriter:
-    """Writes completions as i32 [n][tokens] to an open AtomicFile, which can hold nothing else."""
+    """Writes completions as i32 [n][tokens] to an open AtomicFile. The format has no field for anything else."""
 
     def __init__(self, file: Writable, tokens: int) -> None:
         self.file = file
@@ -158,7 +160,8 @@ class TokenWriter:
     def write(self, results: Iterable[tuple[Prompt, Sequence[Completion]]]) -> None:
         """results: prompts and their completions, in the order of the input.
 
-        Raises InputError naming a prompt that has an error, several completions, or one of another length.
+        Raises InputError, which names the prompt, if a prompt has an error, several completions, or one of another
+        length.
         """
         rows = [self._row(prompt, completions) for prompt, completions in results]
         self.file.write(np.array(rows, "<i4").tobytes())

@@ -16,17 +16,17 @@ from tilewright.formats.atomic import AtomicFile, Headed
 from tilewright.formats.files import InputFile
 from tilewright.formats.volumes import ArrayVolume, Shape, check_memory
 
-PIECE = 1 << 20  # bytes of text parsed at a time
-WRITTEN = 1 << 15  # values formatted at a time
-NUMERIC = b"0123456789+-.eE \t\n\v\f\r"  # what numbers and the space between them are written with
+PIECE = 1 << 20  # bytes of text that are parsed at a time
+WRITTEN = 1 << 15  # values that are formatted at a time
+NUMERIC = b"0123456789+-.eE \t\n\v\f\r"  # the characters of numbers and of the space between them
 
 
 def open_text(path: str, what: str, *, memory: int | None = None, headers: bool = False) -> ArrayVolume:
-    """A volume as text, held in memory as float32. headers: see `open_volume`.
+    """A volume as text, which is held in memory as float32. headers: see `open_volume`.
 
-    Raises InputError where its sizes are no positive integers or do not match the values - found before anything is
-    allocated where the file is too short to hold them - or a value is no finite number; ResourceError where it does not
-    fit into `memory` bytes.
+    Raises InputError if its sizes are not positive integers or do not match the number of values, or if a value is not
+    a finite number. If the file is too short for its sizes, this is found before anything is allocated. Raises
+    ResourceError if the volume does not fit into `memory` bytes.
     """
     with InputFile(path, what) as file:
         sizes, begin = _sizes(file, 3, "three sizes D H W of at least 1")
@@ -44,7 +44,7 @@ def read_text_kernel(path: str) -> np.ndarray:
 
 
 def _sizes(file: InputFile, count: int, wanted: str) -> tuple[list[int], int]:
-    """The first `count` integers and the byte behind them."""
+    """The first `count` integers, and the offset of the byte after them."""
     head = bytearray(min(file.size, 256))
     file.read_into(head, 0)
     found = re.match(rb"\s*" + rb"\s+".join([rb"(\d{1,9})"] * count) + rb"(?=\s|$)", head)
@@ -59,7 +59,7 @@ def _values(
     file: InputFile, shape: tuple[int, ...], begin: int, memory: int | None, *, headers: bool = False
 ) -> np.ndarray:
     total = math.prod(shape)
-    most = (file.size - begin) // 2  # a value takes two bytes at least, the last one, too: a space before it
+    most = (file.size - begin) // 2  # each value takes at least two bytes: itself and a space before it
     if total > most:
         raise _count_error(file, shape, f"the {file.size:,} bytes hold at most {most:,}")
     check_memory(file.path, 4 * total, memory)
@@ -80,7 +80,7 @@ def _values(
 
 
 def _texts(file: InputFile, begin: int) -> Iterator[tuple[int, bytes]]:
-    """(byte, text) of pieces that end between two values."""
+    """(offset, bytes) of pieces of text that end between two values."""
     carry = b""
     for offset in range(begin, file.size, PIECE):
         piece = bytearray(min(PIECE, file.size - offset))
@@ -96,7 +96,7 @@ def _texts(file: InputFile, begin: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _numbers(file: InputFile, text: bytes, offset: int, done: int) -> np.ndarray:
-    """float64 (n,): the values of a piece of text, after `done` values before it."""
+    """float64 (n,): the values of a piece of text. done: number of values before it."""
     if not text.strip():
         return np.empty(0)
     if not text.translate(None, NUMERIC):
@@ -104,7 +104,7 @@ def _numbers(file: InputFile, text: bytes, offset: int, done: int) -> np.ndarray
             with warnings.catch_warnings():
                 warnings.simplefilter("error", DeprecationWarning)
                 return np.fromstring(text, np.float64, sep=" ")
-        except (ValueError, DeprecationWarning):  # the second before NumPy 2.3
+        except (ValueError, DeprecationWarning):  # DeprecationWarning before NumPy 2.3
             pass
     words = list(re.finditer(rb"\S+", text))
     bad = next((i for i, word in enumerate(words) if not _is_number(word[0])), 0)
@@ -135,19 +135,19 @@ def _count_error(file: InputFile, shape: tuple[int, ...], found: str) -> InputEr
 
 @dataclass(frozen=True)
 class TextForm:
-    """A volume as text: "D H W ", then "%f " a value."""
+    """A volume as text: "D H W ", then "%f " per value."""
 
     shape: Shape
     unit: ClassVar[Shape] = (1, 1, 1)
     axis: ClassVar[int] = 0
 
     def encode(self, slab: np.ndarray) -> Iterator[bytes]:
-        """What the file has of some of its planes."""
+        """The text of some of its planes."""
         flat = slab.reshape(-1)
         for first in range(0, flat.size, WRITTEN):
             values = flat[first : first + WRITTEN].tolist()
             yield (("%f " * len(values)) % tuple(values)).encode()
 
     def encoder(self, file: AtomicFile) -> Headed:
-        """What writes the sizes, and behind them what `encode` gave."""
+        """A writer of the sizes, followed by the results of `encode`."""
         return Headed(file, " ".join(map(str, self.shape)).encode() + b" ")

@@ -1,6 +1,6 @@
-"""Rows of CSV and TSV files (RFC 4180): a header with the names of the fields, then a record per row, all of it text.
+"""Rows of CSV and TSV files (RFC 4180): a header with the names of the fields, then one record per row. All are texts.
 
-An empty cell of a sampling field, of a list of token ids or of the id is a field that is not given. A cell of a
+An empty cell of a sampling field, of a list of token ids or of the id means that the field is missing. A cell of a
 sampling field or a list of token ids is read as JSON: 0.5, true, [1, 2]. All other cells are texts.
 """
 
@@ -21,11 +21,12 @@ from tilewright.formats.sampling_fields import names_sampling
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 IDS = ("tokens", "input_ids", "prompt_token_ids")
-TEXTS = ("stop", "stop_strings", "stop_sequences", "bad_words")  # a cell is one text, or a JSON list of them
+TEXTS = ("stop", "stop_strings", "stop_sequences", "bad_words")  # a cell is one text, or a JSON list of texts
 
 
 class Columns:
-    """The header of a file, which makes rows of its records. kind: ".csv" or ".tsv". fields: as the user names them.
+    """The header of a file, with which its records become rows. kind: ".csv" or ".tsv". fields: the ones that the user
+    named.
 
     Raises InputError for a file without a header, and for a name that occurs twice.
     """
@@ -59,7 +60,7 @@ class Columns:
                 if (value := self._value(name, cell)) is not None}  # fmt: skip
 
     def _value(self, name: str, cell: str) -> Any:
-        """The value of a cell; None where it is not given."""
+        """The value of a cell; None if it is missing."""
         if name == self._fields.content:
             return cell
         if name == "id":
@@ -92,7 +93,7 @@ class Columns:
 
 
 def as_table(reader: LineReader[Any, Any], kind: str) -> None:
-    """Makes a reader of JSON lines read the rows of its file."""
+    """Let a reader of JSON lines read the rows of its CSV or TSV file."""
     try:
         reader.table = Columns(reader.file, kind, reader.fields)
         reader.IDS = "id" in reader.table.names

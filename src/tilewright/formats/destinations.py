@@ -1,4 +1,4 @@
-"""Where an output may go: not through a link that another user planted, and not where no rename can put it."""
+"""Where an output may be written: not through a link of another user, and not where a rename would be refused."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import suppress
 from tilewright.errors import ResourceError
 from tilewright.formats.files import naming
 
-MOST_LINKS = 40  # followed in one path, as Linux does
+MOST_LINKS = 40  # links that are followed in one path, as in Linux
 MOUNTS = "/proc/self/mountinfo"
 
 
 def resolved(path: str | os.PathLike[str]) -> str:
-    """As `os.path.realpath`. Raises ResourceError for a link that another user may have planted.
+    """As `os.path.realpath`. Raises ResourceError for a link that another user may have created as an attack.
 
-    It is the rule of Linux's fs.protected_symlinks, which not every machine enforces: in a directory with the sticky
-    bit that everybody may write to, a link must belong to this user or to the directory's owner.
+    This is the rule of Linux's fs.protected_symlinks, which not every machine enforces. It concerns a directory with
+    the sticky bit to which everybody may write. There a link must belong to this user or to the directory's owner.
     """
     rest, at, links = [*reversed(os.fspath(path).split("/"))], "/", 0
     if not os.path.isabs(path):
@@ -32,7 +32,7 @@ def resolved(path: str | os.PathLike[str]) -> str:
             continue
         here = os.path.join(at, part)
         target, owner = "", None
-        with suppress(OSError, ValueError):  # ValueError: a NUL character, which opening it will tell
+        with suppress(OSError, ValueError):  # ValueError: a NUL character, which is reported when the file is opened
             status = os.lstat(here)
             if stat.S_ISLNK(status.st_mode) and links < MOST_LINKS:
                 owner = None if trusted(at, status.st_uid) else status.st_uid
@@ -52,15 +52,15 @@ def resolved(path: str | os.PathLike[str]) -> str:
 
 
 def trusted(directory: str, owner: int) -> bool:
-    """Whether something in `directory` that belongs to `owner` was put there by somebody to rely on."""
+    """Whether something in `directory` that belongs to `owner` was created by somebody who can be trusted."""
     status = os.stat(directory)
     anyone = status.st_mode & stat.S_ISVTX and status.st_mode & stat.S_IWOTH
     return not anyone or owner in (os.geteuid(), status.st_uid)
 
 
 def check_renames(path: str) -> None:
-    """Raises ResourceError where a rename to `path`, a resolved one, would be refused after the work: over a mount
-    point, or in a sticky directory over what belongs to another user."""
+    """Raises ResourceError if a rename to `path`, which is resolved, would be refused after the work. That is so over a
+    mount point, and in a sticky directory over a file of another user."""
     folder = os.path.dirname(path)
     with naming(path, "look at"):
         try:
@@ -81,7 +81,7 @@ def check_renames(path: str) -> None:
 
 
 def is_mount(path: str) -> bool:
-    """Whether something is mounted at `path`, a file or a directory; a part of the same file system counts, too."""
+    """Whether something is mounted at `path`, a file or a directory. A part of the same file system counts, too."""
     try:
         with open(MOUNTS, "rb") as file:
             points = {_unescaped(line.split(b" ")[4]) for line in file}
@@ -91,18 +91,18 @@ def is_mount(path: str) -> bool:
 
 
 def _unescaped(name: bytes) -> bytes:
-    """Blanks and such are written as an octal number after a backslash."""
+    """The name with its escapes decoded: blanks and similar characters are a backslash and an octal number."""
     return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), name)
 
 
 def job_mode(output: str) -> int:
-    """The permission bits of the directory that holds all parts of an output: who may not read the output that is
-    there now may read none of them."""
+    """The permission bits of the directory with all parts of an output. Who may not read the existing output may not
+    read the parts."""
     try:
         status = os.stat(output)
     except (OSError, ValueError):
         return 0o777
     mode = stat.S_IMODE(status.st_mode) & 0o777
     if not stat.S_ISDIR(status.st_mode):
-        mode = (mode & 0o666) | (mode & 0o444) >> 2  # who may read may enter
+        mode = (mode & 0o666) | (mode & 0o444) >> 2  # whoever may read the files may enter the directory
     return mode | 0o700

@@ -1,9 +1,10 @@
-"""Texts in, their vectors out: JSON lines, OpenAI batch lines for /v1/embeddings, or a text file of one text per line.
+"""Readers of texts and writers of their vectors: JSON lines, OpenAI batch lines for /v1/embeddings, or a text file with
+one text per line.
 
-A JSON line is {"id": ..., "text": "..."}, or has "tokens" (or "input_ids") in place of "text"; its other fields are
-data, and ignored. An OpenAI batch line has "custom_id", "method", "url" and a "body" with "input", a text, a list of
-texts, a list of token ids or a list of such lists, and perhaps "dimensions", "encoding_format", "model" and "user":
-https://platform.openai.com/docs/guides/batch. Any other field of the body is the record's error.
+A JSON line is {"id": ..., "text": "..."}, or has "tokens" (or "input_ids") instead of "text". Its other fields are
+ignored. An OpenAI batch line has "custom_id", "method", "url" and a "body". The body has "input": a text, a list of
+texts, a list of token ids or a list of such lists. It may have "dimensions", "encoding_format", "model" and "user":
+https://platform.openai.com/docs/guides/batch. Any other field of the body is an error of the record.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ OUTPUTS = (".npy", ".jsonl", ".parquet")
 EMBEDDINGS = "/v1/embeddings"
 BODY = ("input", "dimensions", "encoding_format", "model", "user")
 NAMES = ("text", "tokens", "input_ids")
-MOST_INPUTS = 2048  # of one line, as OpenAI allows
+MOST_INPUTS = 2048  # of one line, OpenAI's limit
 
 _Unset = msgspec.UnsetType
 
@@ -71,8 +72,8 @@ class _IdOnly(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a line asks for. contents: its texts or token ids. dimensions: of its vectors, None: the job's. openai: it
-    is an OpenAI batch line; as_bytes: its vectors go out as base64; model: as it names it."""
+    """The request of a line. contents: its texts or token ids. dimensions: of its vectors; None: the job's. openai: it
+    is an OpenAI batch line. as_bytes: its vectors are written in base64. model: the name that it gives."""
 
     contents: tuple[Text, ...] = ()
     dimensions: int | None = None
@@ -90,8 +91,9 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """records: all records in order, bad ones too; requests: one per record. tokens: int32 (texts, longest) of the good
-    records' texts. end: bytes of the input used so far. cut: texts with more tokens than the model takes."""
+    """records: all records in order, including bad ones. requests: one per record. tokens: int32 (texts, longest) of
+    the good records' texts. end: bytes of the input used up to now. cut: number of texts that have more tokens than the
+    model takes."""
 
     records: list[Record]
     requests: list[Request]
@@ -108,11 +110,11 @@ class TextBatch:
 
 
 class EmbeddingLines(LineReader[_Found, Request]):
-    """Texts of a JSONL file in batches; lines that cannot be used become records with an error.
+    """Texts of a JSONL file in batches. Lines that cannot be used become records with an error.
 
-    encoder: from text to token ids; ids of lines are 0 to vocabulary - 1. size: elements of a vector at most, for
-    `dimensions` of a line. one_size: the output is an array, so that all vectors have `size` elements and a line has
-    one text. count, memory and errors are LineReader's.
+    encoder: from text to token ids. Ids of lines are 0 to vocabulary - 1. size: the most elements of a vector, for
+    `dimensions` of a line. one_size: the output is an array, so all vectors have `size` elements, and a line has one
+    text. count, memory and errors are LineReader's.
     """
 
     example = '{"id": ..., "text": "a text"}'
@@ -171,7 +173,7 @@ class EmbeddingLines(LineReader[_Found, Request]):
             raise BadLine(f"is {record.url[:80]!r}; {EMBEDDINGS} is wanted", "url")
         for name in inside.keys() - set(BODY):
             if bytes(inside[name]) != b"null":
-                raise BadLine(f"is not honoured; {', '.join(BODY)} are known", f"body.{name}")
+                raise BadLine(f"is not supported; the known fields are {', '.join(BODY)}", f"body.{name}")
         body: _Body = msgspec.json.decode(record.body, type=_Body)  # type: ignore[arg-type]
         if body.encoding_format not in (None, "float", "base64"):
             raise BadLine(f"is {body.encoding_format!r:.80}; float and base64 are known", "body.encoding_format")
@@ -212,7 +214,7 @@ class EmbeddingLines(LineReader[_Found, Request]):
 
 
 class EmbeddingText(EmbeddingLines):
-    """Texts of a UTF-8 text file, one per line, whose number is the id; blank lines are skipped."""
+    """Texts of a UTF-8 text file, one per line. The number of the line is the id. Blank lines are skipped."""
 
     example = "a text"
     IDS = False
@@ -226,8 +228,11 @@ class EmbeddingText(EmbeddingLines):
 
 
 def open_texts(path: str | os.PathLike[str], **options: Any) -> EmbeddingLines:
-    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a text per line.
-    options: as for EmbeddingLines. Raises UsageError for another name, and InputError."""
+    """The reader for a file, by its name: .jsonl for JSON lines; .parquet, .csv and .tsv for rows with the same fields;
+    .txt for one text per line.
+
+    options: as for EmbeddingLines. Raises UsageError for another name, and InputError.
+    """
     name = os.fspath(path)
     check_records_name(name, "input")
     form = kind_of_records(name)
@@ -269,9 +274,10 @@ class Embedded(NamedTuple):
 
 class EmbeddingWriter:
     """Writes one line per record to an open AtomicFile: {"id", "embedding"}, or {"id", "error": {"line", "field",
-    "message"}}. An OpenAI batch line is answered in OpenAI's form. Numbers have the digits that give the float32 back.
+    "message"}}.
 
-    plain: an OpenAI batch line gets a line as any other, for a table.
+    An OpenAI batch line is answered in OpenAI's form. Numbers have as many digits as identify the float32. plain: an
+    OpenAI batch line gets the same form as other lines, for a table.
     """
 
     def __init__(self, file: Writable, *, plain: bool = False) -> None:
@@ -297,7 +303,7 @@ class RowWriter:
         self.file, self._size = file, size
 
     def write(self, found: Sequence[Embedded]) -> None:
-        """As EmbeddingWriter's."""
+        """See `EmbeddingWriter.write`."""
         rows = np.full((len(found), self._size), np.nan, "<f4")
         for row, one in zip(rows, found, strict=True):
             if one.record.error is None:
@@ -306,12 +312,12 @@ class RowWriter:
 
 
 def numbers(vector: np.ndarray) -> msgspec.Raw:
-    """A float32 vector as JSON: nine digits, which give each float32 back."""
+    """A float32 vector as JSON. Nine digits identify each float32."""
     return msgspec.Raw(("[" + ",".join(["%.9g"] * len(vector)) + "]").encode() % tuple(vector.tolist()))
 
 
 def error_line(said: bytes, error: RecordError) -> bytes:
-    """What EmbeddingWriter writes for a record with this error, for which it wrote the line `said` before."""
+    """The line that replaces `said`, which EmbeddingWriter wrote before, for a record that now has this error."""
     answer = msgspec.json.decode(said)
     openai = "custom_id" in answer
     record = Record(error.line, answer["custom_id" if openai else "id"], error)
@@ -326,7 +332,7 @@ def error_row(said: bytes, error: RecordError) -> bytes:
 
 
 def _answer(one: Embedded) -> dict[str, Any]:
-    """The answer to an OpenAI batch line, without times or random ids, so that the same job writes the same bytes."""
+    """The answer to an OpenAI batch line. It has no times or random ids, so that the same job writes the same bytes."""
     error = one.record.error
     line: dict[str, Any] = {"id": f"batch_req_{one.record.line}", "custom_id": one.record.id}
     if error:

@@ -7,7 +7,7 @@ without them, which is the mean over all tokens.
     sentence_bert_config.json           max_seq_length, do_lower_case
     config_sentence_transformers.json   prompts, default_prompt_name
 
-A module or a field that would change the vectors, and is not computed, is refused by its name.
+A module or a field that would change the vectors, and is not supported, is refused by its name.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tilewright.formats.sharded import read_json
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 ENCODERS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json")
-CONFIG, WEIGHTS = "config.json", "model.safetensors"  # of a module
+CONFIG, WEIGHTS = "config.json", "model.safetensors"  # the files of a module
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-OLD_POOLINGS = {  # the fields that named them before sentence-transformers 6, in the order of the joined vectors
+OLD_POOLINGS = {  # the fields for them before sentence-transformers 6, in the order of the joined vectors
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }  # fmt: skip
-ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}  # PyTorch's names -> matmul's
-VECTOR = "sentence_embedding"  # what a module reads and writes
-MAX_BYTES = 1 << 20  # of a file of JSON
+ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}  # PyTorch's name -> matmul's name
+VECTOR = "sentence_embedding"  # the name of the vector that a module reads and writes
+MAX_BYTES = 1 << 20  # of a JSON file
 MAX_SIZE = 2**31
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
@@ -41,7 +41,7 @@ _Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """A linear layer: its directory, elements in and out, its bias, and matmul's name of its activation."""
+    """A linear layer: its directory, number of inputs and outputs, its bias, and matmul's name of its activation."""
 
     path: str
     inputs: int
@@ -52,12 +52,12 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class EmbeddingModules:
-    """What follows the encoder.
+    """The steps after the encoder.
 
     poolings: their vectors are joined in this order. include_prompt: the prompt's tokens are pooled, too. normalize:
-    the vector is scaled to length 1 before each of these layers; the number of layers stands for the end. longest:
-    tokens of a text at most, None: as the tokenizer says. lowercase: texts become lower case first. prompts: texts by
-    name.
+    the vector is scaled to length 1 before the layers with these numbers; the number of layers means after the last.
+    longest: the most tokens of a text; None: the tokenizer's limit. lowercase: texts are converted to lower case first.
+    prompts: texts by name.
     """
 
     poolings: tuple[str, ...] = ("mean",)
@@ -70,7 +70,7 @@ class EmbeddingModules:
     default_prompt: str | None = None
 
     def size(self, width: int) -> int:
-        """Elements of a text's vector. width: of the encoder."""
+        """The number of elements of a text's vector. width: of the encoder."""
         return self.layers[-1].outputs if self.layers else width * len(self.poolings)
 
     @property
@@ -79,7 +79,8 @@ class EmbeddingModules:
         return len(self.layers) in self.normalize
 
     def prompt_of(self, name: str | None = None, prompt: str | None = None) -> str:
-        """The text before each text: `prompt`, or the prompt of that name, or the default one. Raises UsageError."""
+        """The text that stands before each text: `prompt`, or the prompt of that name, or the default one. Raises
+        UsageError."""
         if prompt is not None:
             if name is not None:
                 rule = "give the prompt or its name, not both"
@@ -135,8 +136,10 @@ class _Prompts(msgspec.Struct):
 
 
 def embedding_modules(path: str | os.PathLike[str], width: int) -> EmbeddingModules:
-    """The modules of the model directory at `path`; without modules.json, the mean over all tokens. width: of the
-    encoder. Raises InputError for a module, or a field, that is not computed."""
+    """The modules of the model directory at `path`. Without modules.json a vector is the mean over all tokens.
+
+    width: of the encoder. Raises InputError for a module, or a field, that is not supported.
+    """
     name = os.path.join(path, MODULES)
     if not os.path.exists(name):
         return EmbeddingModules()
@@ -165,7 +168,7 @@ def embedding_modules(path: str | os.PathLike[str], width: int) -> EmbeddingModu
 
 
 def embedding_files(path: str | os.PathLike[str]) -> list[str]:
-    """The files that `embedding_modules` reads, missing ones included, and the weights of dense layers."""
+    """The files that `embedding_modules` reads, including missing ones, and the weights of dense layers."""
     name = os.path.join(path, MODULES)
     files = [name, *(os.path.join(path, other) for other in (*ENCODERS, PROMPTS))]
     if os.path.isfile(name):
@@ -178,24 +181,24 @@ def embedding_files(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _kind(module: _Module, path: str) -> str:
-    """The class of a module. Raises InputError for one that is not computed."""
+    """The class of a module. Raises InputError for one that is not supported."""
     kind = module.type.rpartition(".")[2]
-    known = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # the last does nothing here
+    known = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # Dropout has no effect here
     if kind not in known or not module.type.startswith("sentence_transformers."):
-        what = f"module {module.type[:100]!r} is not computed; {', '.join(known)} of sentence_transformers are known"
+        what = f"module {module.type[:100]!r} is not supported; {', '.join(known)} of sentence_transformers are"
         raise InputError(what, path=path)
     return kind
 
 
 def _inside(path: str | os.PathLike[str], folder: str, listing: str) -> str:
-    """The directory of a module. Raises InputError for a path that leads out of the model's directory."""
+    """The directory of a module. Raises InputError for a path outside the model's directory."""
     if not folder or os.path.isabs(folder) or ".." in folder.split("/") or "\0" in folder:
         raise InputError(f"path {folder[:100]!r} is no directory inside the model's", path=listing)
     return os.path.join(path, folder)
 
 
 def _of_module(folder: str, kind: Any) -> Any:
-    """A module's config.json; its defaults if it has none."""
+    """A module's config.json, or its defaults if it has none."""
     name = os.path.join(folder, CONFIG)
     return read_json(name, "module's configuration", MAX_BYTES, kind) if os.path.exists(name) else kind()
 
@@ -226,7 +229,7 @@ def _dense(folder: str) -> DenseLayer:
     path = os.path.join(folder, CONFIG)
     _check_names(found, folder)
     if found.use_residual:
-        raise InputError("use_residual is true; only layers without a residual are computed", path=path)
+        raise InputError("use_residual is true; only layers without a residual are supported", path=path)
     module, _, name = found.activation_function.rpartition(".")
     if name not in ACTIVATIONS or not module.startswith("torch.nn."):
         what = f"activation_function is {found.activation_function[:100]!r}; {', '.join(ACTIVATIONS)} are known"
@@ -235,10 +238,10 @@ def _dense(folder: str) -> DenseLayer:
 
 
 def _check_names(found: Any, folder: str) -> None:
-    """Raises InputError for a module that works on something else than the vectors of texts."""
+    """Raises InputError for a module that reads or writes anything but the vectors of texts."""
     for name in (found.module_input_name, found.module_output_name or VECTOR):
         if name != VECTOR:
-            what = f"the module works on {name[:100]!r}; only {VECTOR} is computed"
+            what = f"the module works on {name[:100]!r}; only {VECTOR} is supported"
             raise InputError(what, path=os.path.join(folder, CONFIG))
 
 
@@ -255,14 +258,14 @@ def _encoder(path: str | os.PathLike[str]) -> Iterator[Any]:
     )
     if found.transformer_task != "feature-extraction" or outputs != {"last_hidden_state"}:
         what = f"transformer_task is {found.transformer_task[:100]!r}, of {sorted(map(str, outputs))}; "
-        raise InputError(f"{what}feature-extraction of last_hidden_state is computed", path=name)
+        raise InputError(f"{what}only feature-extraction of last_hidden_state is supported", path=name)
     if found.module_output_name != "token_embeddings":
-        what = f"module_output_name is {found.module_output_name[:100]!r}; token_embeddings is computed"
+        what = f"module_output_name is {found.module_output_name[:100]!r}; only token_embeddings is supported"
         raise InputError(what, path=name)
     for field_name in ("processing_kwargs", "model_kwargs", "processor_kwargs", "config_kwargs", "model_args",
                        "tokenizer_args", "config_args"):  # fmt: skip
         if changing := _changing(values.get(field_name)):
-            what = f"{field_name} sets {', '.join(changing)[:100]}, which is not computed"
+            what = f"{field_name} sets {', '.join(changing)[:100]}, which is not supported"
             raise InputError(what, path=name, remedy=f"remove {field_name} if it changes no vector")
     return iter((found.max_seq_length, found.do_lower_case))
 
@@ -282,7 +285,7 @@ def _prompts(path: str | os.PathLike[str]) -> Iterator[Any]:
         return iter(({}, None))
     found: _Prompts = read_json(name, "model's configuration", MAX_BYTES, _Prompts)
     if found.model_type != "SentenceTransformer":
-        raise InputError(f"model_type is {found.model_type[:100]!r}; SentenceTransformer is computed", path=name)
+        raise InputError(f"model_type is {found.model_type[:100]!r}; only SentenceTransformer is supported", path=name)
     prompts = {prompt_name: prompt for prompt_name, prompt in found.prompts.items() if prompt is not None}
     if found.default_prompt_name is not None and found.default_prompt_name not in found.prompts:
         what = f"default_prompt_name is {found.default_prompt_name[:100]!r}, which is no name in prompts"
@@ -291,7 +294,7 @@ def _prompts(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 
 def _check_sizes(found: EmbeddingModules, width: int, path: str) -> None:
-    """Raises InputError unless each layer takes what the module before it gives."""
+    """Raises InputError unless each layer takes as many elements as the module before it gives."""
     size = width * len(found.poolings)
     for layer in found.layers:
         if layer.inputs != size:

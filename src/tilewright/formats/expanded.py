@@ -1,7 +1,8 @@
-"""Compressed texts, .gz and .zst, read by position as plain files are. Memory does not depend on what they claim.
+"""Compressed texts, .gz and .zst, read by position like plain files. Memory does not depend on the size that they
+claim.
 
-A read goes on from one of a few streams, or expands the file again from its start. Shards are read in order, so most
-reads go on. zstd needs Python 3.14 or the extra `zstd`.
+A read continues one of a few streams, or expands the file again from its start. Shards are read in order, so most reads
+continue a stream. zstd needs Python 3.14 or the extra `zstd`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from tilewright.errors import InputError, ResourceError, brief
 from tilewright.formats.files import InputFile
 from tilewright.formats.inflate import EMPTY_MEMBERS, GZIP, MOST_BYTES, Inflater
 
-PIECE_BYTES = 1 << 20  # expanded at a time
+PIECE_BYTES = 1 << 20  # bytes that are expanded at a time
 STREAMS = 3  # of a file at once: one counts lines, one reads a shard, one reads the start
-MOST_RATIO = 1100  # times its size that a file may expand to: gzip cannot do more than 1,032, and text far less
-SLACK_BYTES = 1 << 20  # that any file may expand to
-WINDOW_LOG = 27  # 128 MiB: what zstd needs to expand files that `zstd --ultra` and `--long` write
+MOST_RATIO = 1100  # a file may expand to so many times its size: gzip cannot exceed 1,032, and text has far less
+SLACK_BYTES = 1 << 20  # any file may expand to so many bytes
+WINDOW_LOG = 27  # 128 MiB: the window of zstd for files that `zstd --ultra` and `--long` write
 
 
 @dataclass(frozen=True)
 class Source(os.PathLike[str]):
-    """A compressed input whose expanded size (bytes) is known; it stands for its path."""
+    """A compressed input whose expanded size (bytes) is known. It is used in place of its path."""
 
     path: str
     expanded: int
@@ -35,7 +36,8 @@ class Source(os.PathLike[str]):
 
 
 class Expanded(InputFile):
-    """What a compressed file expands to. size: bytes of that, where an earlier `measure` has found it; None: measure.
+    """The expanded bytes of a compressed file. size: their number, if an earlier `measure` has found it; None: measure
+    it.
 
     Raises InputError for a file that is damaged, cut short, or expands to more than MOST_RATIO times its size.
     """
@@ -51,7 +53,7 @@ class Expanded(InputFile):
             raise
 
     def read_into(self, buffer: memoryview | bytearray, offset: int) -> None:
-        """Fills `buffer` from `offset` of the expanded bytes. Raises InputError where they end too early."""
+        """Fill `buffer` from `offset` of the expanded bytes. Raises InputError if they end before."""
         view = memoryview(buffer).cast("B")
         before = [stream for stream in self._streams if stream.position <= offset]
         if before:
@@ -59,7 +61,7 @@ class Expanded(InputFile):
             self._streams.remove(stream)
         else:
             stream = _Stream(self)
-        self._streams = [*self._streams, stream][-STREAMS:]  # the last ones used
+        self._streams = [*self._streams, stream][-STREAMS:]  # the ones used last
         stream.read_into(view, offset)
 
     def read_stored(self, count: int, offset: int) -> bytes:
@@ -69,7 +71,7 @@ class Expanded(InputFile):
         return bytes(piece)
 
     def _measured(self) -> int:
-        """The expanded bytes, counted to the end; and the file's checksums compared."""
+        """The number of expanded bytes, counted to the end. The file's checksums are checked."""
         stream = _Stream(self)
         while part := stream.next(PIECE_BYTES):
             if stream.position > MOST_RATIO * self.stored + SLACK_BYTES:
@@ -94,7 +96,7 @@ class _Stream:
 
     @property
     def whole(self) -> bool:
-        """True if the file ended where a stream or member ends."""
+        """True if the file ended at the end of a stream or member."""
         return self._inflater.whole
 
     def next(self, count: int) -> bytes:
@@ -111,7 +113,7 @@ class _Stream:
         return part
 
     def read_into(self, view: memoryview, offset: int) -> None:
-        """Fills `view` from `offset`, which is not before the position."""
+        """Fill `view` from `offset`, which is not before the position."""
         while self.position < offset:
             if not self.next(min(PIECE_BYTES, offset - self.position)):
                 raise self._short()
@@ -134,11 +136,11 @@ class _Stream:
 
 
 class _Damaged(Exception):
-    """What zstd says of damaged data."""
+    """The words of zstd about damaged data."""
 
 
 class _Zstd:
-    """All frames of a zstd file; as `Inflater`."""
+    """All frames of a zstd file, with the methods of `Inflater`."""
 
     def __init__(self, read: Callable[[int], bytes], path: str) -> None:
         self._read, self._zstd = read, _zstd_module(path)
@@ -176,7 +178,7 @@ class _Zstd:
 
 
 def _zstd_module(path: str) -> Any:
-    """Python's module for zstd, or its backport. Raises ResourceError where there is neither."""
+    """Python's module for zstd, or its backport. Raises ResourceError if there is neither."""
     try:
         from compression import zstd  # type: ignore[import-not-found, unused-ignore]
     except ImportError:

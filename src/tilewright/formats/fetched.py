@@ -11,22 +11,22 @@ import os
 import re
 from typing import NamedTuple
 
-ROOT = "TILEWRIGHT_OBJECTS"  # the variable that moves the copies
+ROOT = "TILEWRIGHT_OBJECTS"  # the variable that moves the folder of copies
 OBJECTS = "objects"  # the folder of the copies
 
 
-STAGED: dict[str, str] = {}  # by the path of a local output that stands for one in a store: its URL
+STAGED: dict[str, str] = {}  # the path of a local output that stands for one in a store -> its URL
 
 
 class Origin(NamedTuple):
-    """What a local copy is a copy of."""
+    """The object that a local copy was made of."""
 
     url: str
     etag: str
 
 
 def home() -> str:
-    """`$TILEWRIGHT_OBJECTS`, else `$XDG_CACHE_HOME/tilewright-objects`, else `~/.cache/tilewright-objects`."""
+    """`$TILEWRIGHT_OBJECTS`, or `$XDG_CACHE_HOME/tilewright-objects`, or `~/.cache/tilewright-objects`."""
     if chosen := os.environ.get(ROOT):
         return os.path.realpath(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -34,7 +34,7 @@ def home() -> str:
 
 
 def origin(path: str) -> Origin | None:
-    """The object that the file at `path` is a copy of; None for any other file."""
+    """The object that was copied to `path`. None for any other file."""
     root = os.path.join(home(), OBJECTS, "")
     path = os.path.abspath(path)
     if not path.startswith(root):
@@ -50,8 +50,25 @@ def origin(path: str) -> Origin | None:
     return None if etag is None else Origin(f"{known['url']}/{within}" if within else known["url"], etag)
 
 
+def etags_below(folder: str) -> dict[str, str]:
+    """By path, the ETags of all objects whose local copies are in the same copied folder as `folder`; {} if it is no
+    copy."""
+    root = os.path.join(home(), OBJECTS, "")
+    folder = os.path.abspath(folder)
+    if not folder.startswith(root):
+        return {}
+    key, _, rest = folder.removeprefix(root).partition("/")
+    try:
+        with open(f"{root}{key}.json", encoding="utf-8") as file:
+            etags = json.load(file)["etags"]
+    except (OSError, ValueError):
+        return {}
+    top = os.path.join(root, key, rest.partition("/")[0])
+    return {os.path.join(top, name): etag for name, etag in etags.items()}
+
+
 def as_urls(text: str) -> str:
-    """A text for people with the paths of copies and of staged outputs replaced by the URLs of their objects."""
+    """A text for users, in which the URLs of the objects replace the paths of copies and of staged outputs."""
     for path, url in STAGED.items():
         text = text.replace(path, url)
     root = os.path.join(home(), OBJECTS, "")

@@ -1,4 +1,4 @@
-"""Plain files: opened once, read by position, and every failure named."""
+"""Plain files. They are opened once and read by position, and every failure names the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tilewright.errors import InputError, ResourceError, TilewrightError, UsageError
 
-BLOCK_BYTES = 4 << 20  # copied or checked at a time: large enough for full disk speed, small beside any model
+BLOCK_BYTES = 4 << 20  # bytes copied or checked at a time: enough for full disk speed, few compared with a model
 
 _SURROGATE, _SPELLED = re.compile("[\udc80-\udcff]"), re.compile("\0([89a-f][0-9a-f])")
 _REMEDIES = {
@@ -28,27 +28,27 @@ _REMEDIES = {
 
 
 def reason(error: OSError) -> str:
-    """What the system says, in lower case: "no space left on device"."""
+    """The system's message in lower case, such as "no space left on device"."""
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
 
 
 def spelled(path: str | os.PathLike[str]) -> str:
-    """A file's name as JSON can hold it, the same in every locale: UTF-8, and each other byte as NUL and two digits,
-    since no name has a NUL."""
+    """A file's name in a form that JSON can hold, equal in every locale. UTF-8 stays. Each other byte becomes NUL and
+    two digits, because no name contains a NUL."""
     text = os.fsencode(path).decode("utf-8", "surrogateescape")
     return _SURROGATE.sub(lambda found: f"\0{ord(found[0]) - 0xDC00:02x}", text)
 
 
 def path_of(text: str) -> str:
-    """The name that `spelled` was given, as this locale has it."""
+    """The name from which `spelled` made the text, in this locale's form."""
     raw = _SPELLED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), text)
     return os.fsdecode(raw.encode("utf-8", "surrogateescape"))
 
 
 @contextmanager
 def naming(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
-    """Turns an OSError of the block into a ResourceError that names `path`, what was done with it, and a remedy."""
+    """Turn an OSError of the block into a ResourceError with `path`, what was done with it, and a remedy."""
     try:
         yield
     except TilewrightError:
@@ -59,17 +59,17 @@ def naming(path: str | os.PathLike[str], doing: str) -> Iterator[None]:
 
 
 class Writable(Protocol):
-    """What writers write to: an open AtomicFile, or the attempt at a shard. path: what errors call it."""
+    """The target of writers: an open AtomicFile, or the attempt at a shard. path: its name in messages."""
 
     @property
     def path(self) -> str: ...
 
     def write(self, data: Any) -> object:
-        """Appends a bytes-like object or a C-contiguous array."""
+        """Append a bytes-like object or a C-contiguous array."""
 
 
 class Part(NamedTuple):
-    """Bytes [begin, end) of a file, which begins at byte `start` of the whole input. number: of the file."""
+    """Bytes [begin, end) of a file that begins at byte `start` of the whole input. number: of the file."""
 
     file: InputFile
     begin: int
@@ -79,13 +79,13 @@ class Part(NamedTuple):
 
 
 class InputFile:
-    """A regular file open for reading by position; its size is taken once.
+    """A regular file that is open for reading by position. Its size is taken once.
 
-    Reads go through `pread`, never a memory map, so a file that shrinks meanwhile is an error and not a SIGBUS.
-    Raises InputError for a missing path, a directory or a device, ResourceError where the system refuses.
-    columns: of a table, the columns to read; None: all that its reader knows. groups: of Parquet files, the rows of
-    each row group of each file, once they were read. quoted: a line end inside quotes is no
-    end of a record, and the first record is a header.
+    Reads use `pread` and never a memory map, so a file that becomes shorter meanwhile causes an error and not a SIGBUS.
+    Raises InputError for a missing path, a directory or a device, ResourceError if the system refuses. columns: the
+    columns of a table to read; None: all that its reader knows. groups: of Parquet files, the rows of each row group of
+    each file, when they were read. quoted: a line end inside quotes does not end a record, and the first record is a
+    header.
     """
 
     columns: frozenset[str] | None = None
@@ -110,7 +110,7 @@ class InputFile:
             self.fd = -1
 
     def read_into(self, buffer: memoryview | bytearray, offset: int) -> None:
-        """Fills `buffer` (bytes) from `offset`. Raises InputError where the file ends too early."""
+        """Fill `buffer` (bytes) from `offset`. Raises InputError if the file ends before."""
         view = memoryview(buffer).cast("B")
         done = 0
         while done < len(view):
@@ -118,7 +118,7 @@ class InputFile:
                 count = os.preadv(self.fd, [view[done:]], offset + done)
             if count == 0:
                 raise InputError(
-                    f"the {self.what} shrank while it was read: it had {self.size:,} bytes, and this one is gone",
+                    f"the {self.what} shrank while it was read: it had {self.size:,} bytes, and this one is missing",
                     path=self.path,
                     where=f"byte {offset + done}",
                     remedy="let whatever writes it finish, then run again",
@@ -126,7 +126,8 @@ class InputFile:
             done += count
 
     def parts(self, begin: int, end: int) -> Iterator[Part]:
-        """The stretches of files that make bytes [begin, end) of the input: here one. `many_files.Files` has more."""
+        """The pieces of files that make up bytes [begin, end) of the input. Here it is one; `many_files.Files` may have
+        more."""
         if begin < end:
             yield Part(self, begin, end)
 
@@ -135,20 +136,20 @@ class InputFile:
         yield self
 
     def member(self, number: int) -> InputFile:
-        """The file of this number."""
+        """The file with this number."""
         return self
 
     def begin_part(self, part: Part, number: int, before: Callable[[], int]) -> None:
-        """The lines of a part come next; see `many_files.Files`."""
+        """Note that the lines of a part come next; see `many_files.Files`."""
 
     def forget_parts(self) -> None:
-        """Another shard comes next."""
+        """Forget the parts: another shard comes next."""
 
     def check_read(self) -> None:
-        """What was read is what was listed. A single file is checked by its job."""
+        """Check that the files are still as they were listed. A single file is checked by its job instead."""
 
     def located(self, number: int) -> tuple[str, int]:
-        """(name of the file, or "" if it is the only one, number of the line in it) of a line of the input."""
+        """(name of the file, or "" if it is the only one, number of the line in it), for a line of the input."""
         return "", number
 
     def id_of(self, number: int) -> str | int:
@@ -156,13 +157,14 @@ class InputFile:
         return number
 
     def map(self) -> mmap.mmap:
-        """The whole file mapped read-only, for weights: pages are loaded when used, and shared with other processes."""
+        """The whole file mapped read-only, for weights. Pages are loaded when they are used, and shared with other
+        processes."""
         from tilewright.formats.mapped import explain_faults
 
         try:
             with naming(self.path, f"map the {self.what}"):
                 mapped = mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
-        except ValueError as error:  # it became shorter than it was
+        except ValueError as error:  # the file has become shorter
             raise InputError(f"cannot map the {self.what}: {error}", path=self.path) from error
         what = f"a page of the {self.what} could not be read: another program cut the file short, or the disk failed"
         remedy = "put the whole file back, then run the same command again: complete shards are reused"
@@ -172,7 +174,7 @@ class InputFile:
 
 def _open_regular(path: str, what: str) -> int:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # NONBLOCK: a pipe must not hang the open
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # NONBLOCK: opening a pipe must not wait
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"no such {what}", path=path, remedy="check the path") from error
     except ValueError as error:  # a NUL character
@@ -189,8 +191,8 @@ def _open_regular(path: str, what: str) -> int:
 
 
 def check_no_stream(path: str | os.PathLike[str], what: str, *, written: bool = False) -> None:
-    """Raises UsageError for "-", a pipe or a socket: files are read by position and again after a stop, and what is
-    written (written) appears when it is whole."""
+    """Raises UsageError for "-", a pipe or a socket. An input is read by position, and again after a stop. An output
+    (written) appears when it is complete."""
     name = os.fspath(path)
     try:
         mode = os.stat(name).st_mode
@@ -208,7 +210,7 @@ def check_no_stream(path: str | os.PathLike[str], what: str, *, written: bool = 
 
 
 def same_file(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
-    """True where both paths exist and lead to one file."""
+    """True if both paths exist and lead to the same file."""
     try:
         return os.path.samefile(a, b)
     except OSError:

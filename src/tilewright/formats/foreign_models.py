@@ -1,4 +1,4 @@
-"""Models in formats that are not read: what a file or a directory holds, and what to do about it."""
+"""Models in formats that tilewright does not read: what a file or a directory contains, and what to do about it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ REMEDY = "get the same model as config.json and model.safetensors, which transfo
 
 
 def is_pickle(path: str, start: bytes) -> bool:
-    """True for a file that PyTorch saved, by its name and its first bytes: an archive, or a bare pickle."""
+    """True for a file that PyTorch saved, by its name and its first bytes: an archive, or a pickle alone."""
     return path.lower().endswith(PICKLES) and (start.startswith(b"PK\x03\x04") or start[:1] == b"\x80")
 
 
 def foreign_format(path: str, start: bytes) -> tuple[str, str] | None:
-    """What a file is that was given as a model, and what to do; None for one of no known format. start: its first
-    bytes."""
+    """(what a file is that was given as a model, what to do); None for an unknown format. start: its first bytes."""
     ending = os.path.splitext(path)[1].lower()
     if ending == ".safetensors":
         return "is the weights of a model without its configuration", (
@@ -37,7 +36,7 @@ def foreign_format(path: str, start: bytes) -> tuple[str, str] | None:
 
 
 def foreign_weights(path: str) -> tuple[str, str] | None:
-    """What a directory holds in place of model.safetensors, and what to do; None where it is no directory."""
+    """(what a directory has instead of model.safetensors, what to do); None if it is no directory."""
     if not os.path.isdir(path):
         return None
     names = sorted(os.listdir(path))

@@ -1,4 +1,4 @@
-"""What a gzip file expands to: as a stream, or by position through an index of the states of zlib."""
+"""The expanded bytes of a gzip file, as a stream, or by position through an index of zlib's states."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tilewright.formats.files import InputFile
 from tilewright.formats.inflate import GZIP, MOST_BYTES, Inflater
 from tilewright.formats.volumes import PIECE_BYTES
 
-SPACING = 8 << 20  # expanded bytes between two states, at least
-STATES = 1024  # at most
-STATE_BYTES = (64 << 10) + MOST_BYTES  # zlib's window and tables, and compressed bytes that it has been given
+SPACING = 8 << 20  # the fewest expanded bytes between two states
+STATES = 1024  # the most states
+STATE_BYTES = (64 << 10) + MOST_BYTES  # zlib's window and tables, and compressed bytes that it holds
 
 
 class GzipStream:
-    """What a gzip file expands to, never more of it than is asked for."""
+    """The expanded bytes of a gzip file. Only as many as are read are expanded."""
 
     def __init__(self, file: InputFile) -> None:
         self.file, self.position = file, 0
@@ -25,7 +25,7 @@ class GzipStream:
         self._inflater = Inflater(self._compressed, GZIP)
 
     def copy(self) -> GzipStream:
-        """A stream that goes on from here by itself."""
+        """A second stream that continues from this position independently."""
         other = copy(self)
         other._inflater = self._inflater.copy(other._compressed)
         return other
@@ -39,7 +39,7 @@ class GzipStream:
         return b"".join(parts)
 
     def skip(self, count: int) -> None:
-        """Expands `count` bytes and drops them. Raises InputError where the stream ends before."""
+        """Expand `count` bytes and drop them. Raises InputError if the stream ends before."""
         while count > 0:
             part = self._next(min(count, PIECE_BYTES))
             if not part:
@@ -47,7 +47,7 @@ class GzipStream:
             count -= len(part)
 
     def read_into(self, target: memoryview) -> None:
-        """Fills `target`. Raises InputError where the stream ends before."""
+        """Fill `target`. Raises InputError if the stream ends before."""
         done = 0
         while done < len(target):
             part = self._next(min(len(target) - done, PIECE_BYTES))
@@ -57,7 +57,7 @@ class GzipStream:
             done += len(part)
 
     def expect_end(self) -> None:
-        """Raises InputError if there is more than the header tells of, or if gzip's checksum was cut off."""
+        """Raises InputError if there is more data than the header says, or if gzip's checksum is missing."""
         if self._next(1):
             what = f"expands beyond the {self.position - 1:,} bytes that its header states"
             raise InputError(
@@ -94,10 +94,12 @@ class GzipStream:
 
 
 class GzipByPosition:
-    """The `size` bytes that a gzip file expands to, from where `stream` is, read by position as an InputFile is.
+    """The `size` bytes that a gzip file expands to, from the position of `stream` on, read by position like an
+    InputFile.
 
-    `index` expands the file once, checks all of it and keeps zlib's state every SPACING bytes or more. A read goes on
-    from where the last one ended, or from the nearest state before it. held: bytes of the states. One thread at a time.
+    `index` expands the file once, checks all of it, and keeps zlib's state every SPACING bytes or more. A read
+    continues where the last one ended, or begins at the nearest state before it. held: bytes of the states. Only one
+    thread may use it at a time.
     """
 
     def __init__(self, stream: GzipStream, size: int) -> None:
@@ -115,7 +117,7 @@ class GzipByPosition:
         stream.expect_end()
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fills `buffer` from the bytes at `offset`, which is not before the first state. Raises InputError."""
+        """Fill `buffer` from the bytes at `offset`, which is not before the first state. Raises InputError."""
         nearest = self._states[bisect_right(self._states, offset, key=lambda state: state.position) - 1]
         if not nearest.position <= self._stream.position <= offset:
             self._stream = nearest.copy()
@@ -123,6 +125,6 @@ class GzipByPosition:
         self._stream.read_into(buffer)
 
     def close(self) -> None:
-        """Closes the file and frees the states."""
+        """Close the file and free the states."""
         self._stream.file.close()
         self._states.clear()

@@ -1,6 +1,6 @@
-"""Images on disk: the course's text and .bmp, .npy, and PNG, one an image or all on a grid.
+"""Image files: the course's text and .bmp, .npy, and PNG with one image per file or all in a grid.
 
-Images are float32 (n, height, width, channels) of values from -1 to 1, or their 8-bit pixels.
+Images are float32 (n, height, width, channels) with values from -1 to 1, or their 8-bit pixels.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.npy import header_bytes
 from tilewright.formats.tables import suffix
 
-SCALE = 10_000  # "%.4f" shows four decimals
-NEGATIVE_ZERO = 2 * SCALE + 1  # its index in the table of texts
-BMP_HEADER = 54  # bytes: 14 of the file's and 40 of the image's
-MAX_BMP_BYTES, MAX_SIDE = 2**32 - 1, 2**31 - 1  # what the fields of their headers hold
+SCALE = 10_000  # "%.4f" has four decimals
+NEGATIVE_ZERO = 2 * SCALE + 1  # the index of "-0.0000 " in the table of texts
+BMP_HEADER = 54  # bytes: 14 of the file's header and 40 of the image's
+MAX_BMP_BYTES, MAX_SIDE = 2**32 - 1, 2**31 - 1  # the limits of fields in their headers
 KINDS = (".txt", ".npy", ".png", ".bmp")
 PIXELS = {1: "L", 3: "RGB"}  # channels -> Pillow's name
 PNG_NAME = re.compile(r"\d{5,}\.png")
 
 
 def kind_of(path: str) -> str:
-    """What an output is: "/" for a directory, that ends so or is there already, else one of KINDS.
+    """The kind of an output: "/" for a directory, which ends with "/" or exists already; otherwise one of KINDS.
 
     Raises UsageError for another name.
     """
@@ -43,24 +43,25 @@ def kind_of(path: str) -> str:
 
 
 def text_header(count: int) -> bytes:
-    """What the course's text begins with: how many images follow, a line each."""
+    """The beginning of the course's text: the number of images. One line per image follows."""
     return b"%d\n" % count
 
 
 def text_of(images: np.ndarray) -> bytes:
-    """The course's text of images: a line each, each value as "%.4f "."""
+    """The course's text of images: one line per image, each value as "%.4f "."""
     return b"".join(formatted(image) + b"\n" for image in images)
 
 
 def array_header(count: int, shape: tuple[int, ...]) -> bytes:
-    """What a .npy file of float32 (count, *shape) begins with."""
+    """The beginning of a .npy file of float32 (count, *shape)."""
     return header_bytes((count, *shape), np.dtype("<f4"))
 
 
 class GridEncoder:
-    """All images as tiles of one picture, row by row, unused tiles black; their 8-bit pixels are kept until the end.
+    """All images as tiles of one picture, row by row, with black unused tiles. Their 8-bit pixels are kept until the
+    end.
 
-    suffix: ".bmp", a square of tiles, or ".png", with no more rows of them than needed.
+    suffix: ".bmp" for a square of tiles, or ".png" with only as many rows as are needed.
     """
 
     def __init__(self, file: Any, count: int, shape: tuple[int, int, int], suffix: str) -> None:
@@ -68,13 +69,13 @@ class GridEncoder:
         rows, self._columns = grid(count, suffix)
         self._height, self._width, channels = self._shape = shape
         self._canvas = np.zeros((rows * self._height, self._columns * self._width, channels), np.uint8)
-        self._rest = bytearray()  # of an image that is not whole yet
+        self._rest = bytearray()  # the beginning of an incomplete image
 
     def write(self, block: bytes | memoryview) -> None:
-        """Pixels that follow those before, in any pieces."""
+        """Add pixels that follow those before, in pieces of any size."""
         pixels = np.frombuffer(block, np.uint8)
         size = math.prod(self._shape)
-        if self._rest:  # its end first
+        if self._rest:  # complete this image first
             more = -len(self._rest) % size
             self._rest += pixels[:more].tobytes()
             pixels = pixels[more:]
@@ -86,7 +87,7 @@ class GridEncoder:
         self._rest += pixels[whole:].tobytes()
 
     def _draw(self, pixels: np.ndarray) -> None:
-        """Whole images, into a row of tiles at a time."""
+        """Draw whole images, one row of tiles at a time."""
         height, width, channels = self._shape
         tiles = pixels.reshape(-1, height, width, channels)
         slots = self._canvas.reshape(-1, height, self._columns, width, channels)
@@ -98,7 +99,7 @@ class GridEncoder:
             tiles = tiles[len(some) :]
 
     def finish(self) -> None:
-        """Writes the picture."""
+        """Write the picture."""
         if self._suffix == ".png":
             write_png(self._file, self._canvas)
         else:
@@ -113,30 +114,31 @@ def png_of(picture: np.ndarray) -> bytes:
 
 
 def png_name(number: int) -> str:
-    """Of an image in a directory."""
+    """The file name of an image in a directory."""
     return f"{number:05d}.png"
 
 
 def png_names(directory: str) -> frozenset[str]:
-    """The files of a directory that an earlier job wrote there."""
+    """The names of files in a directory that an earlier job wrote there."""
     names = os.listdir(directory) if os.path.isdir(directory) else ()
     return frozenset(name for name in names if PNG_NAME.fullmatch(name))
 
 
 def grid(count: int, suffix: str) -> tuple[int, int]:
-    """(rows, columns) of tiles for `count` images: as many columns as make a square."""
+    """(rows, columns) of tiles for `count` images, with as many columns as in a square."""
     columns = math.isqrt(max(count - 1, 0)) + 1
     return (columns if suffix == ".bmp" else -(-count // columns)), columns
 
 
 def bmp_bytes(count: int, shape: tuple[int, int, int]) -> int:
-    """Of a .bmp file of all images."""
+    """Bytes of a .bmp file with all images."""
     rows, columns = grid(count, ".bmp")
     return BMP_HEADER + rows * shape[0] * _stride(columns * shape[1])
 
 
 def check_grid(path: str, count: int, shape: tuple[int, int, int], suffix: str) -> int:
-    """Bytes that a GridEncoder and what it writes take. Raises UsageError for a picture that its file cannot hold."""
+    """Bytes of memory for a GridEncoder and its output. Raises UsageError for a picture that its file format cannot
+    hold."""
     rows, columns = grid(count, suffix)
     height, width = rows * shape[0], columns * shape[1]
     size = bmp_bytes(count, shape)
@@ -148,18 +150,19 @@ def check_grid(path: str, count: int, shape: tuple[int, int, int], suffix: str) 
             remedy="ask for fewer images, or write one file per image into a directory",
         )
     own = height * width * shape[2]
-    return own + height * width * (4 if suffix == ".png" else 0)  # Pillow keeps 4 bytes a pixel
+    return own + height * width * (4 if suffix == ".png" else 0)  # Pillow keeps 4 bytes per pixel
 
 
 def check_channels(path: str, channels: int) -> None:
-    """Raises UsageError where a picture cannot hold such images."""
+    """Raises UsageError if a picture cannot have so many channels."""
     if channels not in PIXELS:
         raise UsageError(f"the model's images have {channels} channels; pictures have 1 or 3", path=path,
                          remedy="write them to a .npy or .txt file")  # fmt: skip
 
 
 def check_finite_images(images: np.ndarray, first: int) -> None:
-    """Raises InputError naming the first image, from number `first` on, that is not finite."""
+    """Raises InputError, which names the first image that is not finite, if there is one. first: number of the first
+    image."""
     finite = np.isfinite(images).all(axis=(1, 2, 3))
     if not finite.all():
         raise InputError(f"image {first + int(np.argmin(finite))} (from 0) is not finite",
@@ -168,7 +171,7 @@ def check_finite_images(images: np.ndarray, first: int) -> None:
 
 
 def pixels(images: np.ndarray) -> np.ndarray:
-    """uint8 of the same shape: int((x + 1) / 2 * 255) in float32, truncated; images that are uint8 as they are."""
+    """uint8 of the same shape: int((x + 1) / 2 * 255) in float32, truncated. uint8 images are returned unchanged."""
     if images.dtype == np.uint8:
         return images
     scaled = (images + np.float32(1)) / np.float32(2) * np.float32(255)
@@ -176,9 +179,9 @@ def pixels(images: np.ndarray) -> np.ndarray:
 
 
 def formatted(values: np.ndarray) -> bytes:
-    """Each float32 of an array as printf's "%.4f ".
+    """Each float32 of an array in printf's format "%.4f ".
 
-    A float32 times 10**4 needs 38 bits and is exact in float64, so that `rint` rounds as printf does, ties to even.
+    A float32 times 10**4 needs 38 bits, so float64 holds it exactly. `rint` then rounds as printf does, ties to even.
     """
     flat = values.reshape(-1)
     scaled = np.rint(flat.astype(np.float64) * SCALE)
@@ -198,7 +201,7 @@ def _texts() -> np.ndarray:
 
 
 def write_bmp(file: AtomicFile, canvas: np.ndarray) -> None:
-    """uint8 (height, width, 1 or 3), gray or red, green, blue: 24 bits a pixel, the lowest row first."""
+    """Write uint8 (height, width, 1 or 3), gray or red, green, blue: 24 bits per pixel, the lowest row first."""
     height, width, _ = canvas.shape
     size = height * _stride(width)
     fields = ((BMP_HEADER + size, 4), (0, 4), (BMP_HEADER, 4), (40, 4), (width, 4), (height, 4), (1, 2), (24, 2),
@@ -211,19 +214,19 @@ def write_bmp(file: AtomicFile, canvas: np.ndarray) -> None:
 
 
 def _bands(canvas: np.ndarray) -> Iterator[np.ndarray]:
-    """Some rows at a time, the lowest first."""
+    """A few rows at a time, the lowest first."""
     step = 64
     for end in range(len(canvas), 0, -step):
         yield canvas[max(0, end - step) : end]
 
 
 def _stride(width: int) -> int:
-    """Bytes of a row: whole words."""
+    """Bytes of a row, rounded up to whole 32-bit words."""
     return -(-3 * width // 4) * 4
 
 
 def write_png(file: Any, canvas: np.ndarray) -> None:
-    """uint8 (height, width, 1 or 3). file: something with `write`."""
+    """Write uint8 (height, width, 1 or 3). file: an object with `write`."""
     from PIL import Image
 
     height, width, channels = canvas.shape

@@ -1,4 +1,4 @@
-"""Deflated data expanded piece by piece, in memory that does not depend on what the data claims."""
+"""Deflated data is expanded piece by piece, in memory that does not depend on the size that the data claims."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import zlib
 from collections.abc import Callable
 from copy import copy
 
-ZLIB, GZIP = 15, 31  # zlib's names for the two formats: wbits
-FIRST_BYTES, MOST_BYTES = 256, 64 << 10  # of compressed data in one call: zlib copies what it leaves of it
-EMPTY_MEMBERS = 1000  # in a row, at most: no program writes so many, and each costs time without a byte of output
+ZLIB, GZIP = 15, 31  # zlib's numbers (wbits) for the two formats
+FIRST_BYTES, MOST_BYTES = 256, 64 << 10  # of compressed data per call, because zlib copies what it has not used
+EMPTY_MEMBERS = 1000  # the most in a row: no program writes so many, and each costs time without output
 
 
 class Inflater:
-    """Expands one zlib stream, or all members of a gzip file, that `read(count)` supplies in pieces.
-
-    read: returns at most `count` bytes of compressed data, fewer only at the end. Raises zlib.error for damaged data.
-    """
+    """Expands one zlib stream, or all members of a gzip file. read: returns at most `count` bytes of compressed data,
+    fewer only at the end. Raises zlib.error for damaged data."""
 
     def __init__(self, read: Callable[[int], bytes | memoryview], wbits: int) -> None:
         self._read, self._wbits = read, wbits
         self._left: bytes | memoryview = b""
         self._inflate = zlib.decompressobj(wbits)
         self._count, self._empty, self._had = FIRST_BYTES, 0, False
-        self.whole = False  # the data ended where a stream or member ends
+        self.whole = False  # the data ended at the end of a stream or member
 
     def copy(self, read: Callable[[int], bytes | memoryview]) -> Inflater:
-        """One that goes on from here by itself with what `read` supplies."""
+        """A second Inflater that continues from this position independently, with the data of `read`."""
         other = copy(self)
         other._read, other._inflate = read, self._inflate.copy()
         return other
@@ -58,7 +56,8 @@ class Inflater:
 
 
 def expanded_bytes(data: memoryview, wbits: int, limit: int) -> int | None:
-    """Bytes that `data` expands to, counted up to at least `limit` + 1; None for damaged data or data cut short."""
+    """The number of bytes that `data` expands to, counted up to at least `limit` + 1. None for data that is damaged or
+    cut short."""
     position = 0
 
     def read(count: int) -> memoryview:

@@ -1,4 +1,4 @@
-"""Opens the inputs of records by their names: plain, compressed, or many files."""
+"""Open the inputs of records by their names: plain, compressed, or many files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilewright.formats.names import COMPRESSED, plain_name
 
 
 def open_text(path: str | os.PathLike[str], what: str) -> InputFile:
-    """An input, a compressed one as what it expands to, many files as one text.
+    """An input file. A compressed one gives its expanded bytes, many files give one text.
 
     Raises InputError as `InputFile`, `Expanded` and `Files` do.
     """

@@ -1,4 +1,4 @@
-"""Keys that occur twice in a JSON object: msgspec uses the last silently."""
+"""Find keys that occur twice in a JSON object. msgspec uses the last one without an error."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any
 
 import msgspec
 
-COUNTED_BYTES = 1 << 20  # of a text that is decoded to count its keys: its objects take up to 50 times as many bytes
-_KEYS_AND_BRACES = re.compile(rb'"([^"]*)"(\s*:)?|[{}]')  # of JSON without escaped quotes
+COUNTED_BYTES = 1 << 20  # longest text that is decoded to count keys: its objects take up to 50 times its bytes
+_KEYS_AND_BRACES = re.compile(rb'"([^"]*)"(\s*:)?|[{}]')  # in JSON without escaped quotes
 
 
 def check_keys(text: bytes | bytearray, found: int = 0) -> None:
-    """Raises msgspec.ValidationError if an object in `text` has the same key twice; msgspec uses the last silently.
+    """Raises msgspec.ValidationError if an object in `text` has the same key twice. msgspec uses the last one without
+    an error.
 
-    text: JSON that msgspec has accepted. found: how many different keys the caller has read from it. Every key needs a
-    colon, so most texts pass by their count of colons, and the others are scanned.
+    text: JSON that msgspec has accepted. found: number of different keys that the caller has read from it. Every key
+    needs a colon, so for most texts it is enough to count the colons. The others are scanned.
     """
     if text.count(b":") == found or _most_keys(text) in (found, _keys_in(text)):
         return
-    objects: list[dict[str, None]] = []  # the keys so far of each open object
+    objects: list[dict[str, None]] = []  # the keys of each open object up to now
     for token in _KEYS_AND_BRACES.finditer(text.replace(b"\\\\", b"\1").replace(b'\\"', b"\2")):
         if token[2]:
             key = _unescaped(token[1])
@@ -36,12 +37,12 @@ def check_keys(text: bytes | bytearray, found: int = 0) -> None:
 
 
 def _most_keys(text: bytes | bytearray) -> int:
-    """An upper bound of the keys: colons that follow a quote or white space."""
+    """An upper bound of the number of keys: colons that follow a quote or white space."""
     return sum([text.count(before) for before in (b'":', b" :", b"\t:", b"\r:", b"\n:")])
 
 
 def _keys_in(text: bytes | bytearray) -> int | None:
-    """Different keys of all objects; None if the text is too long or too deep to count them in Python's objects."""
+    """Different keys of all objects. None if the text is too long or too deep to be decoded into Python objects."""
     if len(text) <= COUNTED_BYTES:
         with suppress(RecursionError):
             return _count_keys(msgspec.json.decode(text))

@@ -1,8 +1,8 @@
-"""Sentences as JSON lines: {"id": ..., "text": ...}, perhaps with "text_pair", {"tokens": [...]}, {"input_ids": [...]}
-or a bare list; labels or errors out.
+"""Sentences as JSON lines: {"id": ..., "text": ...}, with "text_pair" if it is a pair, {"tokens": [...]}, {"input_ids":
+[...]} or a list alone. Also writes labels or errors.
 
 Other fields of an input line are ignored, unless the user names them (record_fields.py). Either every line has an id (a
-string or a 64-bit integer), or none has and the number of the line, from 1, is its id.
+string or a 64-bit integer), or none has. Then the number of the line, from 1, is its id.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tilewright.formats.records import BadLine, Batch, Id, RecordError
 from tilewright.formats.sampling_fields import refusal, shown
 from tilewright.formats.sentence_encoder import Content, Pair, SentenceEncoder
 
-# fields that would change what the model makes of a text or of token ids, see MODEL_INPUTS
+# fields that would change how the model reads a text or token ids, see MODEL_INPUTS
 BESIDE = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids")
 
 
@@ -66,7 +66,7 @@ def _check_beside(record: Any) -> None:
 
 
 def _naming(content: str, *, text: bool) -> type:
-    """A line whose field `content` holds token ids, or a text."""
+    """A class for a line whose field `content` has token ids, or a text."""
     kind: Any = (str | list[int] if text else list[int]) | msgspec.UnsetType
     fields = [
         ("id", LineId | msgspec.UnsetType, msgspec.UNSET),
@@ -82,11 +82,11 @@ _decode_list = msgspec.json.Decoder(list[int]).decode
 
 
 class TokenLines(LineReader[tuple[str, Content], Content]):
-    """Sentences of a JSONL file in batches; lines that cannot be used become records with an error.
+    """Sentences of a JSONL file in batches. Lines that cannot be used become records with an error.
 
-    length: token ids a sentence has; ids are 0 to vocabulary - 1. encoder: of the model's tokenizer; with it a line may
-    give text, and ids may be as short as a text; None: there is no "text", it is ignored like other fields. fields: if
-    they name the content, that field has the text or the token ids, and no other is one. count, memory and errors are
+    length: number of token ids of a sentence. Ids are 0 to vocabulary - 1. encoder: of the model's tokenizer. With it a
+    line may give a text, or fewer ids. None: "text" is ignored like other fields. fields: if they name the content,
+    that field has the text or the token ids, and no other field is read for them. count, memory and errors are
     LineReader's.
     """
 
@@ -108,7 +108,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         self._vocabulary = vocabulary
         self._encoder = encoder
         names = ("text", "tokens", "input_ids") if encoder else ("tokens", "input_ids")
-        self._names = {name: name for name in names}  # the field: its attribute
+        self._names = {name: name for name in names}  # field -> attribute
         kind: type = _TextLine if encoder else _Line
         if fields.content is not None:
             self._names, kind = {fields.content: "content"}, _naming(fields.content, text=encoder is not None)
@@ -141,7 +141,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
 
     def _found(self, record: Any, line: bytes | Row, *, plain: bool = False) -> tuple[Id | None, tuple[str, Content]]:
         """The id of a line or row, and (name, content) of the field with its sentence. Raises BadLine unless there is
-        one such field. plain: the record has one known field besides its id."""
+        exactly one such field. plain: the record has one known field besides its id."""
         if not plain:
             _check_beside(record)
         given = [name for name, at in self._names.items() if getattr(record, at) is not msgspec.UNSET]
@@ -185,7 +185,7 @@ ANSWER = frozenset({"id", "label", "score", "logits", "error"})  # the fields th
 class LabelWriter:
     """Writes one line per record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
 
-    Kept fields follow the id. error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into
+    Copied fields follow the id. error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into
     its label. located: `LineReader.located`.
     """
 
@@ -200,7 +200,8 @@ class LabelWriter:
         self._encode_lines = msgspec.json.Encoder().encode_lines
 
     def write(self, batch: Batch, logits: np.ndarray) -> list[RecordError]:
-        """logits: float32 (n, labels) of the batch's n good records. Returns the errors of those not finite."""
+        """logits: float32 (n, labels) of the batch's n good records. Returns the errors of records whose logits are not
+        finite."""
         rows = iter(logits)
         overflows = []
         lines: list[dict[str, Any]] = []
@@ -209,7 +210,7 @@ class LabelWriter:
             if error is None:
                 row = next(rows)
                 if np.isfinite(row).all():
-                    shortest = [float(str(x)) for x in row]  # the fewest digits that give the float32 back
+                    shortest = [float(str(x)) for x in row]  # the fewest digits that identify the float32
                     lines.append({"id": record.id, **record.kept, **self._answer(row), "logits": shortest})
                     continue
                 error = RecordError(record.line, "", "the logits are not finite: the weights are too large")
@@ -220,6 +221,6 @@ class LabelWriter:
 
 
 def error_line(said: bytes, error: RecordError) -> bytes:
-    """What LabelWriter writes for a record with this error, for which it wrote the line `said` before."""
+    """The line that replaces `said`, which LabelWriter wrote before, for a record that now has this error."""
     fields = msgspec.json.decode(said, type=dict[str, msgspec.Raw])
     return msgspec.json.encode({"id": fields["id"], **kept_in(fields, ANSWER), "error": error}) + b"\n"

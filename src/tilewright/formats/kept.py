@@ -1,4 +1,4 @@
-"""What a volume's output does not keep of its input: voxel size, orientation, metadata."""
+"""What is lost of a volume in its output: voxel size, orientation, metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = {".nii": "NIfTI", ".nii.gz": "NIfTI", ".tif": "TIFF", ".tiff": "TIFF", "
 
 
 def lost(path: str, like: Volume, dtype: np.dtype) -> str | None:
-    """A sentence about what the output at `path`, of `dtype`, will not have of the input; None where it has all."""
+    """A sentence about what the output at `path`, of `dtype`, will not have of the input. None if nothing is lost."""
     source, target = (KINDS.get(suffix_of(name) or "", "") for name in (like.path, path))
     if source == target == "TIFF":
         from tilewright.formats.tiff import tiff_options

@@ -1,7 +1,8 @@
-"""Types of Parquet columns for fields that pass through: of a Parquet input its own, of JSON the narrowest that fits.
+"""Types of Parquet columns for copied fields. A column of a Parquet input keeps its type; for JSON it is the narrowest
+type that fits.
 
-A field of JSON lines whose values have no common type becomes a column of strings: a text as it is, any other value as
-its JSON.
+A field of JSON lines whose values have no common type becomes a column of strings. A text is copied, any other value is
+written as JSON.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import msgspec
 
 from tilewright.errors import UsageError
 
-JSON = "json"  # the type of a column for values without a common one
+JSON = "json"  # the type of a column for values without a common type
 NULL = "null"
-MOST_FIELDS = 256  # of an object that becomes a struct; one with more is a table of its own
-EXACT = 2**53  # integers up to it are float64 without a change
+MOST_FIELDS = 256  # of an object that becomes a struct; one with more fields is a table of its own
+EXACT = 2**53  # integers up to it are exact in float64
 
 Kind = (
     str | tuple[Any, ...]
@@ -23,14 +24,14 @@ Kind = (
 
 
 class KeptTypes:
-    """The types of kept fields, found by reading all their values. `add` takes the lines of the job's shards."""
+    """The types of copied fields, found by reading all their values. `add` takes the lines of the job's shards."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._kinds: dict[str, Kind] = dict.fromkeys(names, NULL)
-        self._wide = dict.fromkeys(names, False)  # has integers that float64 cannot hold
+        self._wide = dict.fromkeys(names, False)  # whether there are integers that float64 cannot hold exactly
 
     def add(self, line: bytes) -> None:
-        """The values of one line."""
+        """Take the values of one line into account."""
         said = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         for name, kind in self._kinds.items():
             if name in said and kind != JSON:
@@ -71,7 +72,7 @@ def kind_of(value: Any) -> Kind:
 
 
 def joined(a: Kind, b: Kind) -> Kind:
-    """The type of a column with values of both; JSON if there is none."""
+    """The type of a column with values of both types; JSON if there is no such type."""
     if a == b or b == NULL:
         return a
     if a == NULL:
@@ -92,7 +93,7 @@ def joined(a: Kind, b: Kind) -> Kind:
 
 
 def arrow_type(arrow: Any, kind: Any) -> Any:
-    """Arrow's type. kind: a `Kind`, or Arrow's type already."""
+    """The type in Arrow. kind: a `Kind`, or a type of Arrow already."""
     if not isinstance(kind, str | tuple):
         return kind
     if kind in (JSON, NULL):
@@ -105,12 +106,12 @@ def arrow_type(arrow: Any, kind: Any) -> Any:
 
 
 def as_text(value: Any) -> str | None:
-    """A value of a JSON column: null stays null, a text stays as it is."""
+    """A value of a JSON column: null stays null, a text stays unchanged."""
     return value if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def table_type(arrow: Any, name: str, found: Any, path: str, *, inside: bool = False) -> Any:
-    """The type of an output column for a column of a Parquet input. inside: it is of a list or a struct.
+    """The type of an output column for a column of a Parquet input. inside: the type is inside a list or a struct.
 
     Raises UsageError for a type that has no JSON values, such as binary.
     """
@@ -136,15 +137,15 @@ def table_type(arrow: Any, name: str, found: Any, path: str, *, inside: bool = F
 
 
 def column(arrow: Any, values: list[Any], kind: Any, type: Any) -> Any:
-    """Arrow's array of JSON values. kind: of the column; type: Arrow's, made of it."""
+    """An array of Arrow from JSON values. kind: of the column. type: Arrow's type for it."""
     if kind == JSON:
         return arrow.array([as_text(value) for value in values], type)
     if not isinstance(kind, str | tuple) and not _is_json(arrow, type):
-        return arrow.array(values, arrow.string()).cast(type)  # dates and decimals are texts in JSON
+        return arrow.array(values, arrow.string()).cast(type)  # in JSON dates and decimals are texts
     return arrow.array(values, type)
 
 
 def _is_json(arrow: Any, type: Any) -> bool:
-    """True if JSON has values of this type."""
+    """True if JSON can represent values of this type."""
     types = arrow.types
     return not (types.is_date(type) or types.is_timestamp(type) or types.is_decimal(type))

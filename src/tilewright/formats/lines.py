@@ -1,4 +1,5 @@
-"""Text files a line at a time: a line that cannot be used is a record with its error, and costs no other record."""
+"""Text files, read line by line. A line that cannot be used becomes a record with an error and affects no other
+record."""
 
 from __future__ import annotations
 
@@ -23,22 +24,22 @@ from tilewright.formats.records import BadLine, Id, Record, RecordError, repeate
 from tilewright.formats.seen_ids import SeenIds, id_hashes
 
 MAX_LINE_BYTES = 16 << 20
-LOOSE_BYTES = 1 << 20  # of a line that Python reads a second time: its objects take up to 50 times as many bytes
+LOOSE_BYTES = 1 << 20  # longest line that Python reads a second time: its objects take up to 50 times its bytes
 CHUNK_BYTES = 1 << 20
-TRUNCATED = "Input data was truncated"  # what msgspec says of JSON that ends early, and of half a surrogate pair
-FIRST_BLOCK = 64 << 10  # bytes in which a binary file shows a NUL
-FIRST_BYTES = 64 << 20  # within which a line that can be read must say whether lines have ids
+TRUNCATED = "Input data was truncated"  # msgspec's words for JSON that ends too early, and for half a surrogate pair
+FIRST_BLOCK = 64 << 10  # a binary file has a NUL within so many bytes
+FIRST_BYTES = 64 << 20  # within so many bytes there must be a readable line, which shows whether lines have ids
 
-Row = dict[str, Any]  # a row of a table as JSON's values; a text that is not UTF-8 as its bytes; what is null left out
-Line = tuple[int, bytes | Row | None, int]  # number from 1, the line or None if it is too long, where it ends in bytes
-TextLine = tuple[int, bytes | None, int]  # of a text
+Row = dict[str, Any]  # a row of a table in JSON's values. A text that is not UTF-8 is bytes; null values are left out
+Line = tuple[int, bytes | Row | None, int]  # number from 1; the line, or None if it is too long; the offset of its end
+TextLine = tuple[int, bytes | None, int]  # the same for a line of a text
 
 LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # of a line that is an object
+decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # for a line that is an object
 
-Raw = TypeVar("Raw")  # what a line says
-Content = TypeVar("Content")  # what becomes of it
-Fields = TypeVar("Fields", bound=msgspec.Struct)  # of a line or row, each with a default
+Raw = TypeVar("Raw")  # the content of a line before it is checked
+Content = TypeVar("Content")  # the content after the check
+Fields = TypeVar("Fields", bound=msgspec.Struct)  # fields of a line or row, each with a default
 
 
 class Table(Protocol):
@@ -49,33 +50,32 @@ class Table(Protocol):
 
 
 class LineReader(Generic[Raw, Content]):
-    """The records of a file, a line each. Blank lines are skipped.
+    """The records of a file, one per line. Blank lines are skipped.
 
-    Either every line has an id, or none has and the number of the line, from 1, is its id. count: how many records to
-    use from the start; None: all. fields: as the user names them. Memory does not grow with the file, but for 8
-    bytes an id to find ids given twice (by 64-bit hashes: two different ids of a million meet by chance once in 40
-    million files). Raises InputError at once for a file that is empty or holds blank lines alone (example: what a line
-    looks like), later for one that shrinks, or holds fewer than `count` records.
+    Either every line has an id, or none has. Then the number of the line, from 1, is its id. count: how many records to
+    use from the start; None: all. fields: the ones that the user named.
 
-    `only` lets it read some of the lines, again and again: one shard of a job after the other.
-
-    A kind of file supplies `_decode`, `_check` and `_recover`.
+    Memory does not grow with the file, except for 8 bytes per id, which find repeated ids. These are 64-bit hashes:
+    with a million ids, two different ones have the same hash in one of 40 million files. Raises InputError at once for
+    a file that is empty or has only blank lines (example: what a line looks like). Raises it later for a file that
+    becomes shorter, or has fewer than `count` records. `only` selects the lines of one shard of a job, and may be
+    called again and again. A subclass for a file format defines `_decode`, `_check` and `_recover`.
     """
 
-    IDS: bool | None = None  # whether its lines have ids; None: the first one says
+    IDS: bool | None = None  # whether its lines have ids; None: the first line decides
 
     def __init__(
         self, path: str | os.PathLike[str], *, count: int | None, example: str, fields: RecordFields = PLAIN
     ) -> None:
         self._count, self.path = count, path
         self.fields = fields
-        self.table: Table | None = None  # makes rows of the lines of a CSV file
+        self.table: Table | None = None  # converts lines of a CSV file to rows
         self.file = open_text(path, "input")
         self.total = count
         self.bytes = self.file.size
         self._has_ids = self.IDS
         self._only: Iterable[Line] | None = None
-        self.hashes: list[np.ndarray] = []  # of the records read since `only`, see `id_hashes`
+        self.hashes: list[np.ndarray] = []  # of the records read since the last `only`, see `id_hashes`
         try:
             self._check_text()
             self._check_not_blank(example)
@@ -87,20 +87,20 @@ class LineReader(Generic[Raw, Content]):
         self.file.close()
 
     def only(self, lines: Iterable[Line]) -> None:
-        """What is read next is these lines, and their ids are known from their `hashes`. What a line without an id
-        means is still said by the first of the file."""
+        """Read only these lines next. Their ids are known from their `hashes`. Whether lines have ids is still decided
+        by the first line of the file."""
         if self.IDS is None:
             self.IDS = self._first_has_an_id()
         self._only, self.hashes = lines, []
 
     def located(self, error: RecordError) -> RecordError:
-        """The error with the file of its line, where there are many, and the line in it. error: of a record that was
+        """The error with the name of the file and the line in it, if there are many files. error: of a record that was
         read since the last `only`."""
         file, line = self.file.located(error.line)
         return RecordError(line, error.field, error.message, file) if file else error
 
     def _decode(self, line: bytes | Row) -> tuple[Id | None, Raw]:
-        """The id (None: not given) and what the line says. Raises BadLine."""
+        """The id (None: missing) and the content of the line. Raises BadLine."""
         raise NotImplementedError
 
     def _check(self, raw: Raw) -> Content:
@@ -112,8 +112,8 @@ class LineReader(Generic[Raw, Content]):
         raise NotImplementedError
 
     def _check_text(self) -> None:
-        """Raises InputError for a binary file: a NUL near its start. In JSON lines, which begin with a bracket, a NUL
-        is the error of its record."""
+        """Raises InputError for a binary file, which has a NUL near its start. In JSON lines, which begin with a
+        bracket, a NUL is an error of its record."""
         if kind_of_records(self.path) == ".parquet":
             return
         block = bytearray(min(self.file.size, FIRST_BLOCK))
@@ -132,7 +132,7 @@ class LineReader(Generic[Raw, Content]):
             raise InputError(f"the input {what}", path=self.file.path, remedy=f"write lines such as {example}")
 
     def _groups(self, size: int) -> Iterator[tuple[list[Record], list[Content], int]]:
-        """(records, their contents, end in bytes), `size` records at a time, ids given twice marked as errors."""
+        """(records, their contents, offset of the end), `size` records at a time. Repeated ids are marked as errors."""
         seen, found = SeenIds(), 0
         records: list[Record] = []
         contents: list[Content] = []
@@ -160,7 +160,7 @@ class LineReader(Generic[Raw, Content]):
         return records
 
     def _records(self) -> Iterator[tuple[Record, Content, int]]:
-        """(record, its content, end in bytes) of each line that is not blank."""
+        """(record, its content, offset of its end) of each line that is not blank."""
         self._has_ids, keeps = self.IDS, bool(self.fields.keep)
         for number, line, end in read_lines(self.file) if self._only is None else self._only:
             kept = NOTHING_KEPT
@@ -168,7 +168,7 @@ class LineReader(Generic[Raw, Content]):
                 if line is None:
                     raise BadLine(f"is longer than {MAX_LINE_BYTES >> 20} MiB")
                 if self.table and isinstance(line, bytes):
-                    said, line = line, None  # what is no row says nothing
+                    said, line = line, None  # without a row there is nothing to copy
                     line = self.table.row(said)
                 kept, wrong = self.fields.kept(line) if keeps else (kept, None)
                 id, raw = self._decode(line)
@@ -188,7 +188,7 @@ class LineReader(Generic[Raw, Content]):
                 yield Record(number, self.file.id_of(number) if id is None else id, kept=kept), content, end
 
     def _first_has_an_id(self) -> bool:
-        """Whether the first line that can be read has one; False where none can."""
+        """Whether the first readable line has an id. False if no line is readable."""
         for _, line, end in read_lines(self.file):
             with suppress(BadLine):
                 if line is not None:
@@ -208,7 +208,7 @@ class LineReader(Generic[Raw, Content]):
 
 
 def end_of(file: InputFile, count: int) -> int:
-    """Where the record of this number, from 1, ends in bytes. Raises InputError if there are fewer."""
+    """The offset at which the record with this number, from 1, ends. Raises InputError if there are fewer."""
     found = 0
     for _, _, end in read_lines(file):
         found += 1
@@ -218,7 +218,7 @@ def end_of(file: InputFile, count: int) -> int:
 
 
 def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
-    """The error of a file without records, or with fewer than were asked for."""
+    """The error for a file without records, or with fewer than requested."""
     asked = f"; {wanted:,} were asked for" if wanted else ""
     return InputError(
         f"the input holds {counted(found, 'record')}{asked}", path=file.path, remedy="lower -n" if found else None
@@ -226,7 +226,7 @@ def too_few(file: InputFile, found: int, wanted: int | None) -> InputError:
 
 
 def read_lines(file: InputFile) -> Iterator[TextLine]:
-    """Each line that is not blank; of CSV files each record but the headers."""
+    """Each line that is not blank; in CSV files each record without the headers."""
     number = 1
     for part in file.parts(0, file.size):
         file.begin_part(part, number, lambda: 0)
@@ -240,7 +240,8 @@ def read_lines(file: InputFile) -> Iterator[TextLine]:
 
 
 def _read_lines(part: Part, first: int) -> Generator[TextLine, None, int]:
-    """The lines of one file that are not blank. first: the number of its first line. Returns that of the next file."""
+    """The lines of one file that are not blank. first: the number of its first line. Returns the first number of the
+    next file."""
     file, carry = part.file, bytearray()
     number, too_long = first - 1, False
     for offset in range(0, file.size, CHUNK_BYTES):
@@ -252,7 +253,7 @@ def _read_lines(part: Part, first: int) -> Generator[TextLine, None, int]:
         while (end := chunk.find(b"\n", start)) >= 0:
             carry += chunk[start:end]
             number += 1
-            used = part.start + min(offset + end + 1, file.size)  # the last line may have no end of its own
+            used = part.start + min(offset + end + 1, file.size)  # the last line may have no line end
             if too_long or len(carry) > MAX_LINE_BYTES:
                 yield number, None, used
             elif not carry.isspace() and carry:
@@ -268,7 +269,7 @@ def _read_lines(part: Part, first: int) -> Generator[TextLine, None, int]:
 
 
 def decode_text(line: bytes, field: str = "") -> str:
-    """The line, or its field, as text. Raises BadLine naming the first byte that is not UTF-8."""
+    """The line, or its field, as text. Raises BadLine, which names the first byte that is not UTF-8."""
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -276,7 +277,7 @@ def decode_text(line: bytes, field: str = "") -> str:
 
 
 def convert_row(row: Row, kind: type[Fields]) -> Fields:
-    """The fields that `kind` names, checked as those of a JSON line are. Raises BadLine."""
+    """The fields of `kind`, checked like those of a JSON line. Raises BadLine."""
     for name, value in row.items():
         if isinstance(value, bytes):
             decode_text(value, name)
@@ -287,8 +288,8 @@ def convert_row(row: Row, kind: type[Fields]) -> Fields:
 
 
 def json_error(error: Exception, line: bytes | bytearray = b"") -> BadLine:
-    """msgspec's "Expected `int`, got `str` - at `$.tokens[3]`" of a line as a message and a field. line: what was
-    decoded; of a value that was converted none."""
+    """Turn msgspec's "Expected `int`, got `str` - at `$.tokens[3]`" into a message and a field. line: the line that was
+    decoded; empty for a value that was converted."""
     if isinstance(error, RecursionError):
         return BadLine("JSON is nested too deeply")
     if not isinstance(error, msgspec.ValidationError):
@@ -303,7 +304,7 @@ def json_error(error: Exception, line: bytes | bytearray = b"") -> BadLine:
 
 
 def json_words(error: Exception, text: bytes | bytearray) -> str:
-    """What is wrong with a JSON text: msgspec's words, but for those of one that ends before it is whole."""
+    """What is wrong with a JSON text. These are msgspec's words, except for a text that ends too early."""
     if str(error) != TRUNCATED:
         return str(error) or type(error).__name__
     if half := _half_pair(_loosely(text)):
@@ -314,7 +315,7 @@ def json_words(error: Exception, text: bytes | bytearray) -> str:
 
 
 def missing(fields: Iterable[str], field: str) -> BadLine:
-    """The field that is wanted is not there; what is."""
+    """The error for a missing field, with the names of the fields that are there."""
     found = [name if name.isprintable() else ascii(name) for name in fields]
     found = [name if len(name) <= 32 else f"{name[:29]}..." for name in found]
     more = [f"{len(found) - 5:,} more"] if len(found) > 6 else found[5:]
@@ -325,8 +326,8 @@ def missing(fields: Iterable[str], field: str) -> BadLine:
 def recovered(line: bytes | Row | None, kind: type[Fields]) -> Fields:
     """The ids that can still be read of a bad line (None: it is too long), or the defaults of `kind`.
 
-    Also of a line that is no JSON but by the rules of Python: half a surrogate pair, NaN, a tab in a string. Not if it
-    is longer than LOOSE_BYTES.
+    This also reads a line that is valid only in Python's JSON: half a surrogate pair, NaN, a tab in a string. A line
+    that is longer than LOOSE_BYTES is not read.
     """
     if line is None:
         return kind()
@@ -337,13 +338,13 @@ def recovered(line: bytes | Row | None, kind: type[Fields]) -> Fields:
     with suppress(msgspec.MsgspecError, UnicodeEncodeError):
         given = {name: said[name] for name in kind.__struct_fields__ if name in said} if isinstance(said, dict) else {}
         found = msgspec.convert(given, kind)
-        msgspec.json.encode(found)  # refuses half a pair in the id itself
+        msgspec.json.encode(found)  # raises an error if the id itself has half a surrogate pair
         return found
     return kind()
 
 
 def _loosely(line: bytes | bytearray) -> Any:
-    """What Python reads of a line; None where it cannot, or the line is longer than LOOSE_BYTES."""
+    """The line as Python reads it. None if it cannot, or if the line is longer than LOOSE_BYTES."""
     if len(line) > LOOSE_BYTES:
         return None
     with suppress(ValueError, RecursionError):
@@ -352,7 +353,7 @@ def _loosely(line: bytes | bytearray) -> Any:
 
 
 def _half_pair(value: Any) -> str | None:
-    """The first half of a surrogate pair in the texts of a value that was JSON; None where there is none."""
+    """The first half surrogate pair in the texts of a value from JSON. None if there is none."""
     with suppress(RecursionError):
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -362,7 +363,7 @@ def _half_pair(value: Any) -> str | None:
 
 
 def check_tokens(ids: list[int], vocabulary: int, name: str) -> None:
-    """Raises BadLine naming the index in field `name` of the first id outside 0 to vocabulary - 1."""
+    """Raises BadLine, which names the field and the index, for the first id outside 0 to vocabulary - 1."""
     if ids and (min(ids) < 0 or max(ids) >= vocabulary):
         index = next(i for i, token in enumerate(ids) if not 0 <= token < vocabulary)
         rule = f"token id {ids[index]} is outside the vocabulary (ids 0 to {vocabulary - 1})"

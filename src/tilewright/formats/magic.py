@@ -1,4 +1,5 @@
-"""What a binary file is, by its first bytes: for the message about one that is named as if it were text."""
+"""The kind of a binary file, by its first bytes. Used in the message about a binary file with the name of a text
+file."""
 
 from __future__ import annotations
 
@@ -22,5 +23,5 @@ MAGIC = (  # (offset, bytes there, what the file is)
 
 
 def kind_of_bytes(start: bytes) -> str | None:
-    """What a file with these first bytes is; None if they are of no known kind."""
+    """The kind of a file that begins with these bytes. None if it is unknown."""
     return next((what for at, magic, what in MAGIC if start[at:].startswith(magic)), None)

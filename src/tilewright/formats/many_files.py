@@ -1,7 +1,7 @@
-"""Many files as one input: a directory, a pattern such as data/*.jsonl.gz, or a list of names in a file, @names.txt.
+"""Many files as one input: a directory, a pattern such as data/*.jsonl.gz, or @names.txt, a file with a list of names.
 
-The files are one text, in a fixed order. Shards cut it at bytes as they cut one file: they split large files and join
-small ones. A line never crosses the end of its file.
+The files are read as one text, in a fixed order. Shards divide it at bytes, as in one file: a large file has several
+shards, and small files share one. A line never crosses the end of its file.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from itertools import accumulate
 
 from tilewright.errors import InputError, UsageError, counted
 from tilewright.formats.expanded import Expanded
+from tilewright.formats.fetched import etags_below
 from tilewright.formats.files import InputFile, Part, naming, spelled
 from tilewright.formats.names import COMPRESSED, check_records_name, kind_of_records
 from tilewright.formats.quoted import quoted_records
 
 MOST_FILES = 1_000_000
 LIST_BYTES = 1 << 28  # of a list of names
-OPEN = 16  # files of an input that are open at once
-THREADS = 4  # that expand compressed files to measure them
+OPEN = 16  # files of an input that are open at a time
+THREADS = 4  # threads that expand compressed files to measure them
 HEADER_BYTES = 1 << 20  # of a CSV file's header, at most
-CHECKED_BYTES = 4096  # of a text file, in which a binary file shows a NUL
+CHECKED_BYTES = 4096  # of a text file; a binary file has a NUL within so many bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """path: as the user would open it. name: relative to the directory of all files, for messages and ids. stored:
-    bytes on the disk. size: bytes of its text; -1: not measured yet. changed, ctime: in ns."""
+    """path: as a user would open it. name: relative to the directory of all files, for messages and ids. stored: bytes
+    on the disk. size: bytes of its text; -1: not measured yet. changed, ctime: in ns. etag: of the object, if this is a
+    local copy of one; it replaces the times, which differ on each machine."""
 
     path: str
     name: str
@@ -43,11 +45,12 @@ class ListedFile:
     size: int
     changed: int
     ctime: int
+    etag: str = ""
 
 
 @dataclass(frozen=True)
 class FileList(os.PathLike[str]):
-    """Files of one kind, in order. path: what the user gave. kind: as `kind_of_records`. listed: when, in ns since
+    """Files of one kind, in order. path: what the user gave. kind: as in `kind_of_records`. listed: when, in ns since
     1970, and on which host."""
 
     path: str
@@ -65,16 +68,17 @@ class FileList(os.PathLike[str]):
         return sum(file.size for file in self.files)
 
     def fields(self) -> dict[str, str | int]:
-        """Of the job's fingerprint, see `manifest.file_identity`."""
+        """The fields in the job's fingerprint, see `manifest.file_identity`."""
         files, ctimes = hashlib.sha256(), hashlib.sha256()
         for file in self.files:
-            files.update(f"{spelled(file.name)!r} {file.stored} {file.changed}\n".encode())
+            files.update(f"{spelled(file.name)!r} {file.stored} {file.etag or file.changed}\n".encode())
             ctimes.update(b"%d\n" % file.ctime)
+        times = {} if all(file.etag for file in self.files) else {"input.ctime": ctimes.hexdigest()}
         return {
             "files": len(self.files),
             "input.bytes": sum(file.stored for file in self.files),
             "input.files": files.hexdigest(),
-            "input.ctime": ctimes.hexdigest(),
+            **times,
             "input.expanded": self.expanded,
         }
 
@@ -91,14 +95,14 @@ class FileList(os.PathLike[str]):
                 raise _changed(file.path, "it was changed when the job began")
 
     def check_status(self, file: ListedFile, status: os.stat_result) -> None:
-        """Raises InputError unless the file is as it was listed. Another host may see another ctime."""
+        """Raises InputError unless the file is as it was listed. On another host the ctime may differ."""
         was, now = (file.stored, file.changed), (status.st_size, status.st_mtime_ns)
         if was != now or (platform.node() == self.host and file.ctime != status.st_ctime_ns):
-            raise _changed(file.path, "its size or its times are other ones")
+            raise _changed(file.path, "its size or its times have changed")
 
     def measured(self) -> FileList:
-        """The same with the sizes of compressed files: each is expanded once, which checks all of it. Raises
-        InputError, also for CSV files with other headers than the first."""
+        """The same list with the sizes of compressed files. Each is expanded once, which checks all of it. Raises
+        InputError, also for CSV files whose headers differ from the first one."""
         with ThreadPoolExecutor(THREADS) as pool:
             files = tuple(pool.map(_measured, self.files))
         found = replace(self, files=files)
@@ -107,7 +111,7 @@ class FileList(os.PathLike[str]):
         return found
 
     def check_headers(self) -> None:
-        """Raises InputError unless all files that are not empty have one header."""
+        """Raises InputError unless all files that are not empty have the same header."""
         first: tuple[bytes | None, str] | None = None
         with Files(self, "input") as opened:
             for number, file in enumerate(self.files):
@@ -130,10 +134,11 @@ def is_many(path: str) -> bool:
 
 
 def list_files(path: str) -> FileList:
-    """The files that a directory, a pattern or a list of names means; those of a directory and a pattern sorted.
+    """The files of a directory, a pattern or a list of names. Those of a directory and a pattern are sorted.
 
-    Of a directory these are all files below it whose names, and directories, begin with neither "." nor "_". Raises
-    InputError for none, or one that is missing; UsageError for files of other kinds, and one that is given twice.
+    A directory gives all files below it, except those whose names, or whose directories' names, begin with "." or "_".
+    Raises InputError for an empty list or a missing file; UsageError for files of several kinds, and a file that is
+    given twice.
     """
     listed = time.time_ns()
     found = [*_named(path)]
@@ -144,6 +149,7 @@ def list_files(path: str) -> FileList:
         raise UsageError(f"these are {len(found):,} files; at most {MOST_FILES:,} are possible", path=path,
                          remedy="give fewer files: join some of them")  # fmt: skip
     common = os.path.commonpath([os.path.dirname(os.path.abspath(name)) for name, _ in found])
+    etags = etags_below(common)
     seen: dict[tuple[int, int], str] = {}
     kinds: dict[str, str] = {}
     files = []
@@ -155,8 +161,9 @@ def list_files(path: str) -> FileList:
             raise UsageError(f"is given twice, also as {other}", path=name, where=where, remedy="give it once")
         seen[status.st_dev, status.st_ino] = name
         size = -1 if name.endswith(COMPRESSED) else status.st_size
-        relative = os.path.relpath(os.path.abspath(name), common)
-        files.append(ListedFile(name, relative, status.st_size, size, status.st_mtime_ns, status.st_ctime_ns))
+        at = os.path.abspath(name)
+        times, etag = (status.st_mtime_ns, status.st_ctime_ns), etags.get(at, "")
+        files.append(ListedFile(name, os.path.relpath(at, common), status.st_size, size, *times, etag))
     if len(kinds) > 1:
         said = " and ".join(f"{kind} ({os.path.basename(name)})" for kind, name in [*kinds.items()][:2])
         raise UsageError(f"the files are {said}; files of one kind are wanted", path=path,
@@ -168,7 +175,7 @@ def list_files(path: str) -> FileList:
 
 
 def _named(path: str) -> Iterator[tuple[str, str | None]]:
-    """(path, where it is named) of each file."""
+    """(path, the line of the list that names it) of each file."""
     if os.path.isdir(path):
         with naming(path, "list"):
             for at, folders, names in os.walk(path, followlinks=True):
@@ -212,7 +219,7 @@ def _changed(path: str, what: str) -> InputError:
 
 
 class Files(InputFile):
-    """The files of a list, read as one text. size: bytes of all. Files are opened as they are read."""
+    """The files of a list, read as one text. size: bytes of all files. Files are opened as they are read."""
 
     def __init__(self, source: FileList, what: str) -> None:
         self.path, self.what, self.fd = source.path, what, -1
@@ -221,9 +228,9 @@ class Files(InputFile):
         self._starts = [0, *accumulate(file.size for file in source.files)]
         self.size = self._starts[-1]
         self._opened: dict[int, InputFile] = {}
-        self._read: set[int] = set()  # since the last `check_read`
+        self._read: set[int] = set()  # files that were read since the last `check_read`
         self._marks: dict[int, tuple[int, Callable[[], int]]] = {}  # by file, see `begin_part`
-        self._order: list[tuple[int, int]] = []  # (number of the first line, file) of these, sorted
+        self._order: list[tuple[int, int]] = []  # (number of the first line, file) of these marks, sorted
 
     def close(self) -> None:
         for file in self._opened.values():
@@ -231,7 +238,7 @@ class Files(InputFile):
         self._opened.clear()
 
     def member(self, number: int) -> InputFile:
-        """The file of this number, open. Raises InputError if it has changed since it was listed, or is no text."""
+        """The file with this number, opened. Raises InputError if it has changed since it was listed, or is no text."""
         file = self._opened.pop(number, None)
         if file is None:
             listed = self.source.files[number]
@@ -254,11 +261,11 @@ class Files(InputFile):
         return file
 
     def members(self) -> Iterator[InputFile]:
-        """All files, one after the other."""
+        """All files, one after another."""
         yield from map(self.member, range(len(self.source.files)))
 
     def parts(self, begin: int, end: int) -> Iterator[Part]:
-        """The stretches of files that make bytes [begin, end)."""
+        """The pieces of files that make up bytes [begin, end)."""
         number = bisect_right(self._starts, begin) - 1
         while begin < end:
             start, stop = self._starts[number], self._starts[number + 1]
@@ -269,25 +276,26 @@ class Files(InputFile):
             number += 1
 
     def read_into(self, buffer: memoryview | bytearray, offset: int) -> None:
-        """As InputFile's, of the joined files."""
+        """As in `InputFile`, for the joined files."""
         view = memoryview(buffer).cast("B")
         for part in self.parts(offset, offset + len(view)):
             first = part.start + part.begin - offset
             part.file.read_into(view[first : first + part.end - part.begin], part.begin)
 
     def begin_part(self, part: Part, number: int, before: Callable[[], int]) -> None:
-        """The lines of a part come next. number: of the first, among all files. before: lines of its file before it."""
+        """Note that the lines of a part come next. number: of the first one, in the whole input. before: the number of
+        lines before it in its file."""
         if part.number not in self._marks:
             insort(self._order, (number, part.number))
         self._marks[part.number] = number, before
 
     def forget_parts(self) -> None:
-        """Another shard comes next."""
+        """Forget the parts: another shard comes next."""
         self._marks.clear()
         self._order.clear()
 
     def located(self, number: int) -> tuple[str, int]:
-        """(name of the file, line from 1 in it) of the line of this number, among all files."""
+        """(name of the file, number of the line in it, from 1), for a line of the whole input."""
         first, at = self._order[bisect_right(self._order, (number, len(self._starts))) - 1]
         return self.source.files[at].name, number - first + self._marks[at][1]() + 1
 
@@ -316,7 +324,7 @@ def _check_text(file: InputFile) -> None:
 
 
 def empty_files(source: FileList) -> str:
-    """The notice for files without a byte; "" if there are none."""
+    """The notice about empty files; "" if there are none."""
     empty = [file.name for file in source.files if not file.size]
     if not empty:
         return ""

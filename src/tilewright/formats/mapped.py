@@ -1,4 +1,4 @@
-"""Memory-mapped files: given back to the system when they have been read, and what to say where one has no page."""
+"""Memory-mapped files: how their pages are given back to the system, and the message if a page cannot be read."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 
 from tilewright.errors import TilewrightError, error_json
 
-SLOTS = 512  # maps at a time: a model has one per file of weights
-# int64 per map: first address, the address after the last, address and bytes of a text, exit code, address and bytes of
-# the same error as JSON; zeros: no map. The signal action of runtime/process/bus_errors.py reads it.
+SLOTS = 512  # maps that may exist at a time: a model has one per file of weights
+# int64 per map: its first address, the address after its end, the address and the length of a text, the exit code, and
+# the address and the length of the same error as JSON. Zeros: no map. The signal handler of
+# runtime/process/bus_errors.py reads this.
 FAULTS = np.zeros((SLOTS, 7), np.int64)
 _lock = threading.Lock()
 
 
 def explain_faults(mapped: mmap.mmap, error: TilewrightError) -> None:
-    """Say what is wrong where a page of `mapped` cannot be read or written: until the map is closed, a SIGBUS in it
+    """Set the message for a page of `mapped` that cannot be read or written. Until the map is closed, a SIGBUS in it
     ends the process with the text and the exit code of `error`, if the process is in `bus_errors.explained`."""
     text = np.frombuffer(f"Error: {error}\n".encode(errors="backslashreplace"), np.uint8)
     line = np.frombuffer(f"{error_json(error)}\n".encode("ascii"), np.uint8)
@@ -34,15 +35,15 @@ def explain_faults(mapped: mmap.mmap, error: TilewrightError) -> None:
 
 
 def _clear(slot: int, text: np.ndarray, line: np.ndarray) -> None:
-    """The map is closed; `text` and `line` are alive until then. No lock: the garbage collector may call this within
-    the lock."""
+    """Called when the map is closed. `text` and `line` exist until then. It takes no lock, because the garbage
+    collector may call it while the lock is held."""
     FAULTS[slot] = 0
 
 
 def forget(array: np.ndarray) -> None:
-    """Drop the resident pages of a view of a mapped file; they come back from the page cache when they are read again.
+    """Drop the resident pages of a view of a mapped file. If they are read again, they come from the page cache.
 
-    Nothing happens to an array that is no view of a map, or on a system without MADV_DONTNEED.
+    Nothing happens for an array that is no view of a map, or on a system without MADV_DONTNEED.
     """
     base = array
     while isinstance(base, np.ndarray) and base.base is not None:
@@ -51,7 +52,7 @@ def forget(array: np.ndarray) -> None:
     if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
         return
     start = array.ctypes.data - np.frombuffer(mapped, np.uint8, 1).ctypes.data
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: neighbours keep theirs
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # only whole pages: neighbouring arrays keep theirs
     length = (start + array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
     if length > 0:
         mapped.madvise(mmap.MADV_DONTNEED, first, length)

@@ -1,4 +1,4 @@
-"""Models on disk: a directory of config.json and safetensors, or one of the course's files without a header."""
+"""Model files: a directory with config.json and safetensors, or one of the course's files without a header."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tilewright.formats.sharded import WEIGHTS, Stored, map_directory, read_json
 
 CONFIG, GENERATION, TABLE = "config.json", "generation_config.json", "token_table.bin"
 MAX_CONFIG_BYTES = 1 << 20
-COURSE_CONFIG: dict[str, Any] = {"model_type": "textcnn"}  # all sizes at their defaults: a file has no header
-COURSE_CONFIGS = {  # by the exact bytes of the file
+COURSE_CONFIG: dict[str, Any] = {"model_type": "textcnn"}  # default sizes: the file has no header
+COURSE_CONFIGS = {  # by the exact number of bytes of the file
     801_196_040: COURSE_CONFIG,
     497_759_232: {"model_type": "gpt2"},
     20_549_132: {"model_type": "dcgan"},
@@ -40,12 +40,12 @@ class _EndOfText(msgspec.Struct):
 
 
 def table_path(path: str | os.PathLike[str]) -> str:
-    """Where the token table of the model at `path` is kept: in its directory, or beside its file."""
+    """The path of the token table of the model at `path`: in its directory, or beside its file."""
     return os.path.join(path, TABLE) if os.path.isdir(path) else f"{os.fspath(path)}.table"
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What config.json of a directory says, or which of COURSE_CONFIGS has a file's size.
+    """The content of a directory's config.json. For a file, the entry of COURSE_CONFIGS with its size.
 
     Raises InputError for a configuration that is no JSON object, and for a file of another size.
     """
@@ -70,7 +70,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def eos_token_ids(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    """The ids that end a text: `eos_token_id` of generation_config.json, else of config.json; () where neither says.
+    """The ids that end a text: `eos_token_id` of generation_config.json, or else of config.json; () if neither has it.
 
     A file without a header has none. Raises InputError unless they are integers from 0.
     """
@@ -94,12 +94,13 @@ def read_model(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The configuration, and the weights by name, in the order of `shapes_of(config)`, as views of the mapped files.
 
-    rename: a directory's name of a tensor -> the model's, or None to ignore it. ties: (alias, name) pairs of the
-    model's names; an alias may be there too, and then must hold the very bytes of the other. float16 weights are
-    widened to float32, which takes memory; float32 and bfloat16 ones are not copied. Raises InputError naming the
-    tensor that is missing, too many, given twice, of another shape or type or not tied, or the byte where a file is
-    damaged. headers: nothing but those of the files is read: float16 weights stay what they are, and no bytes are
-    compared.
+    rename: a tensor's name in the directory -> the model's name, or None to ignore the tensor. ties: (alias, name)
+    pairs of the model's names. If the file also has the alias, its bytes must equal those of the name. float16 weights
+    are converted to float32, which takes memory; float32 and bfloat16 ones are not copied. headers: read nothing but
+    the headers of the files. float16 weights then stay unchanged, and no bytes are compared.
+
+    Raises InputError, which names the tensor, if it is missing, unknown, given twice, not tied, or of another shape or
+    type. For a damaged file it names the byte.
     """
     config = read_config(path)
     shapes = shapes_of(config)
@@ -122,8 +123,8 @@ def fitted(
     *,
     headers: bool = False,
 ) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint by the model's names, in the order of `shapes`; parameters and errors as
-    `read_model` has them. path: what errors about no single tensor name."""
+    """The tensors of a checkpoint by the model's names, in the order of `shapes`. Parameters and errors are as in
+    `read_model`. path: the name in messages that concern no single tensor."""
     tensors = _renamed(stored, rename)
     for alias, name in ties:
         if alias in tensors and alias not in shapes:
@@ -140,11 +141,10 @@ def write_model(
     tensors: Iterable[tuple[str, tuple[int, ...], Iterable[np.ndarray]]],
     others: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Writes a model directory, complete or absent: (name, shape, float32 blocks) a tensor, one block in memory.
+    """Write a model directory, complete or absent: (name, shape, float32 blocks) per tensor, with one block in memory.
 
-    others: names and contents of further files, as of a tokenizer.
-    An earlier model directory is replaced as a whole; one that holds other files than a model's is refused. Raises
-    ResourceError.
+    others: names and contents of further files, such as those of a tokenizer. An earlier model directory is replaced as
+    a whole. One with files that do not belong to a model is refused. Raises ResourceError.
     """
     others = others or {}
     with AtomicDirectory(path, frozenset((CONFIG, WEIGHTS, TABLE, *others))) as temporary:
@@ -185,9 +185,9 @@ def _renamed(stored: Mapping[str, Stored], rename: Rename | None) -> dict[str, S
 
 
 def _check_tied(alias: str, found: Stored, name: str, other: Stored | None) -> None:
-    """Raises InputError unless both hold the same bytes; they are read a block at a time and leave memory."""
+    """Raises InputError unless both have the same bytes. They are read one block at a time, and then freed."""
     if other is None:
-        return  # and `_check` says that `name` is missing
+        return  # `_check` reports that `name` is missing
     a, b = found.array, other.array
     same = a.shape == b.shape and a.dtype == b.dtype
     if same and a.size:

@@ -1,4 +1,4 @@
-"""What the end of a file's name says about its content, and what to do about names that say something else."""
+"""The kind of a file by the end of its name, and what to do about names of other kinds."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ VOLUME_ADVICE = {
 
 
 def ending(path: str | os.PathLike[str]) -> str:
-    """The last suffix of a name in lower case, with its dot; "" where it has none."""
+    """The last suffix of a name in lower case, with its dot; "" if it has none."""
     return os.path.splitext(os.fspath(path))[1].lower()
 
 
 def plain_name(path: str | os.PathLike[str]) -> str:
-    """The name without the suffix of its compression."""
+    """The name without the suffix for compression."""
     name = os.fspath(path)
     return os.path.splitext(name)[0] if name.endswith(COMPRESSED) else name
 
 
 def kind_of_records(path: str | os.PathLike[str]) -> str:
-    """What an input of records is, by its name: one of INPUTS; ".bin" for all other names."""
-    if kind := getattr(path, "kind", None):  # of many files
+    """The kind of an input of records, by its name: one of INPUTS; ".bin" for all other names."""
+    if kind := getattr(path, "kind", None):  # a list of files has it
         return str(kind)
     name = os.fspath(path)
     plain = plain_name(name)
@@ -55,10 +55,11 @@ def kind_of_records(path: str | os.PathLike[str]) -> str:
 
 
 def check_records_name(path: str | os.PathLike[str], what: str, kinds: tuple[str, ...] = RECORDS) -> None:
-    """Raises UsageError unless the name ends with one of `kinds`: numbers are binary in a .bin file only. An input may
-    be one of INPUTS.
+    """Raises UsageError unless the name ends with one of `kinds`, because only a .bin file is read as binary numbers.
+    An input may be one of INPUTS.
 
-    what: what errors call the file. A file that is missing, a directory or a device is refused where it is opened.
+    what: the word for the file in messages. A file that is missing, a directory or a device is refused when it is
+    opened.
     """
     name = os.fspath(path)
     if what == "input":
@@ -84,26 +85,26 @@ def advice(path: str | os.PathLike[str], otherwise: str) -> str:
 
 
 def suffix_of(path: str) -> str | None:
-    """The suffix of VOLUMES that `path` ends with, in lower case; ".zarr" for a directory; None for others."""
+    """The suffix of VOLUMES with which `path` ends, in lower case; ".zarr" for a directory; None for others."""
     name = os.fspath(path).rstrip("/").lower()
     found = next((suffix for suffix in sorted(VOLUMES, key=len, reverse=True) if name.endswith(suffix)), None)
     return ".zarr" if found is None and os.path.isdir(path) else found
 
 
 def axes_of(path: str | os.PathLike[str]) -> str:
-    """What the users of a volume's format call its three axes, in their order."""
+    """The usual names of the three axes in a volume's format, in their order."""
     return "(i, j, k)" if suffix_of(os.fspath(path)) in (".nii", ".nii.gz") else "(z, y, x)"
 
 
 def volume_advice(path: str) -> str | None:
-    """How to convert a file of a format that is not read; None for all others."""
+    """How to convert a file of a format that tilewright does not read. None for all others."""
     stem = os.path.splitext(path)[0]
     remedy = VOLUME_ADVICE.get(ending(path))
     return remedy and remedy.format(name=path, stem=stem)
 
 
 def check_suffix(path: str, what: str) -> str:
-    """`suffix_of(path)`. Raises UsageError with the list of formats, or with how to convert it, where it is none."""
+    """`suffix_of(path)`. If it is None, raises UsageError with the list of formats, or with how to convert the file."""
     found = suffix_of(path)
     if found is None:
         formats = f"choose a name that ends with {', '.join(VOLUMES[:-1])} or {VOLUMES[-1]}"

@@ -1,7 +1,7 @@
-"""NIfTI volumes, .nii and .nii.gz. nibabel reads and writes the headers; the values go by position, or through a
-stream of the exact length that the header states, so a compressed file cannot expand beyond it.
+"""NIfTI volumes, .nii and .nii.gz. nibabel reads and writes the headers. The values are read by position, or through a
+stream of the exact length that the header states. So a compressed file cannot expand beyond it.
 
-The axes are those of nibabel's array: (i, j, k), and i runs fastest in the file.
+The axes are those of nibabel's array: (i, j, k). In the file i varies fastest.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from tilewright.formats.raw_volumes import RawForm, RawVolume
 from tilewright.formats.volumes import PIECE_BYTES, ArrayVolume, Shape, Volume, check_memory, check_shape
 from tilewright.formats.voxels import VoxelSize, voxel_size
 
-LEAST_HEADER = (352, 544)  # bytes of NIfTI-1 and NIfTI-2 with the four that tell of extensions
-HEADER_SIZES = (348, 540)  # with which NIfTI-1 and NIfTI-2 begin
-MGH = b"\0\0\0\1"  # the version with which FreeSurfer's volumes begin
+LEAST_HEADER = (352, 544)  # bytes of the headers of NIfTI-1 and NIfTI-2, with the four that announce extensions
+HEADER_SIZES = (348, 540)  # the first field of NIfTI-1 and NIfTI-2
+MGH = b"\0\0\0\1"  # the first bytes of FreeSurfer's volumes: their version
 MAX_HEADER = 16 << 20  # bytes before the values: header and extensions
-DEFLATE_RATIO = 1032  # bytes that one byte of gzip can expand to
-HOLD = 0.75  # of the memory; the rest is for tiles
-NIFTI1_SIZES = 1 << 15  # sizes are 16-bit numbers there
+DEFLATE_RATIO = 1032  # one byte of gzip can expand to so many
+HOLD = 0.75  # share of the memory; the rest is for tiles
+NIFTI1_SIZES = 1 << 15  # sizes have 16 bits in NIfTI-1
 
 
 def open_nifti(path: str, what: str, *, memory: int | None = None, headers: bool = False) -> Volume:
-    """A .nii file, read box by box, or a .nii.gz one; values are scaled as the header says. headers: see `open_volume`.
+    """A .nii or .nii.gz file, read box by box. Values are scaled as the header says. headers: see `open_volume`.
 
-    A .nii.gz file is held in memory as stored if it takes at most HOLD of `memory`. A larger one is expanded once for
-    an index of positions, and a second time as its boxes are read.
+    A .nii.gz file stays compressed in memory if it takes at most HOLD of `memory`. A larger one is expanded once to
+    make an index of positions, and again as its boxes are read.
 
-    Raises InputError for a header that nibabel cannot read, a file that does not have the bytes it tells of, or other
-    than three dimensions (further ones of size 1 are dropped); ResourceError where the index does not fit into `memory`
-    bytes, or without nibabel.
+    Raises InputError for a header that nibabel cannot read, for a file whose size differs from the header's, or for
+    other than three dimensions (further ones of size 1 are dropped). Raises ResourceError if the index does not fit
+    into `memory` bytes, or if nibabel is missing.
     """
     file = InputFile(path, what)
     try:
@@ -81,8 +81,8 @@ def open_nifti(path: str, what: str, *, memory: int | None = None, headers: bool
 
 
 def nifti_form(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawForm | GzipForm:
-    """A NIfTI file with the header of `like`, affine and extensions, if that is NIfTI; else with an affine that is
-    the size of its voxels, or the identity."""
+    """A NIfTI file with the header, affine and extensions of `like`, if that is NIfTI. Otherwise the affine has the
+    size of the voxels of `like`, or is the identity."""
     nibabel = package("nibabel.spatialimages", "NIfTI")
     header = like.header if isinstance(like.header, nibabel.Nifti1Header) else None
     if header is None:
@@ -96,8 +96,8 @@ def nifti_form(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawFor
     header.set_data_shape(shape)
     header.set_data_dtype(np.dtype(dtype))
     header.set_slope_inter(1, 0)
-    header["cal_max"] = header["cal_min"] = 0  # they told of other values
-    header.set_data_offset(0)  # write_to sets it behind the extensions
+    header["cal_max"] = header["cal_min"] = 0  # they described the input's values
+    header.set_data_offset(0)  # write_to sets it to the end of the extensions
     stream = io.BytesIO()
     header.write_to(stream)
     data = stream.getvalue().ljust(int(header["vox_offset"]), b"\0")
@@ -106,25 +106,25 @@ def nifti_form(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> RawFor
 
 @dataclass(frozen=True)
 class GzipForm:
-    """A gzip file of a header and a volume in Fortran order."""
+    """A gzip file with a header and a volume in Fortran order."""
 
     head: bytes
     unit: ClassVar[Shape] = (1, 1, 1)
     axis: ClassVar[int] = 2
 
     def encode(self, slab: np.ndarray) -> Iterator[bytes]:
-        """The numbers of planes along x, not compressed: that is done where they come together."""
+        """The numbers of planes along x, not compressed. They are compressed when they are joined."""
         step = max(1, PIECE_BYTES // (math.prod(slab.shape[:2]) * slab.itemsize))
         for first in range(0, slab.shape[2], step):
             yield np.ascontiguousarray(slab[:, :, first : first + step].T).tobytes()
 
     def encoder(self, file: AtomicFile) -> GzipEncoder:
-        """What compresses the header and the numbers behind it."""
+        """A writer that compresses the header and the numbers after it."""
         return GzipEncoder(file, self.head)
 
 
 class GzipEncoder:
-    """Compresses what is written."""
+    """Compresses what it is given."""
 
     def __init__(self, file: AtomicFile, head: bytes) -> None:
         self._stream = gzip.GzipFile("", "wb", 1, file, mtime=0)  # type: ignore[call-overload]
@@ -176,7 +176,7 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
     head += stream.read(int(offset) - len(head))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # nibabel warns of extensions whose sizes are odd, and keeps them
+            warnings.simplefilter("ignore")  # nibabel warns of extensions with odd sizes, and keeps them
             header = kind.from_fileobj(io.BytesIO(head), check=False)
             header.check_fix(logger=_silent)
         shape, dtype = tuple(int(n) for n in header.get_data_shape()), header.get_data_dtype()
@@ -188,7 +188,7 @@ def _header(path: str, stream: Any) -> tuple[Any, Shape, np.dtype, int]:
 
 
 def _byte_order(head: bytes) -> str | None:
-    """ "<" or ">", of a file that begins with these bytes; None if it is no NIfTI file."""
+    """The byte order, "<" or ">", of a file that begins with these bytes. None if it is no NIfTI file."""
     if len(head) < LEAST_HEADER[0]:
         return None
     return next((order for order in "<>" if struct.unpack(f"{order}i", head[:4])[0] in HEADER_SIZES), None)
@@ -202,7 +202,7 @@ def _check_compressed(file: InputFile) -> None:
 
 
 def _no_nifti(path: str, head: bytes) -> InputError:
-    """What the file is instead, and what to do."""
+    """The error for a file that is no NIfTI file: what it is instead, and what to do."""
     if head.startswith(b"\x1f\x8b"):
         what = "is compressed with gzip, and its name does not end with .gz"
         return InputError(what, path=path, remedy=f"rename it to {path}.gz")
@@ -251,4 +251,4 @@ def _described(volume: RawVolume | ArrayVolume, header: Any) -> Volume:
 
 
 _DAMAGE = (ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, struct.error)
-_silent = logging.Logger("tilewright.nifti", logging.CRITICAL + 1)  # what is wrong is raised, not written to stderr
+_silent = logging.Logger("tilewright.nifti", logging.CRITICAL + 1)  # errors are raised, not written to stderr

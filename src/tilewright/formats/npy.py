@@ -14,13 +14,13 @@ from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
 
 MAGIC = b"\x93NUMPY"
-MAX_HEADER = 10_000  # bytes, as NumPy itself allows: longer ones make a parser slow and describe no plain array
-KINDS = "biuf"  # of dtypes that are numbers
+MAX_HEADER = 10_000  # bytes, NumPy's own limit: longer headers slow the parser down and describe no plain array
+KINDS = "biuf"  # kinds of dtypes that are numbers
 
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What a .npy file holds: numbers of `dtype` from byte `offset`; fortran: the first index runs fastest."""
+    """The content of a .npy file: numbers of `dtype` from byte `offset` on. fortran: the first index varies fastest."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -29,10 +29,10 @@ class NpyHeader:
 
 
 def read_header(file: InputFile) -> NpyHeader:
-    """The header of a .npy file of plain numbers (bool, integers, floats up to 64 bits, either byte order).
+    """The header of a .npy file of plain numbers (bool, integers, floats of up to 64 bits, either byte order).
 
-    Raises InputError for anything else - objects, which are pickles, complex numbers, records - and where the header
-    cannot be read or the file does not have exactly the bytes it tells of.
+    Raises InputError for anything else, such as objects, which are pickles, complex numbers or records. Also raises it
+    if the header cannot be read, or if the size of the file differs from the header's.
     """
     text, offset = _header_text(file)
     shape, dtype, fortran = _parsed(file, text)
@@ -57,7 +57,7 @@ def header_bytes(shape: tuple[int, ...], dtype: np.dtype, *, fortran: bool = Fal
 
 
 def _header_text(file: InputFile) -> tuple[str, int]:
-    """The header's text and the byte where the numbers begin."""
+    """The header's text, and the offset of the first number."""
     start = bytearray(min(12, file.size))
     file.read_into(start, 0)
     if not start.startswith(MAGIC) or len(start) < 12 or start[6] not in (1, 2, 3):
@@ -73,12 +73,13 @@ def _header_text(file: InputFile) -> tuple[str, int]:
 
 
 def named_dtype(name: object) -> np.dtype:
-    """The dtype of that name; of objects for what is no text. Raises TypeError or ValueError for an unknown name."""
+    """The dtype with that name; the object dtype if the name is no text. Raises TypeError or ValueError for an unknown
+    name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # NumPy warns of old names, which are refused later
         try:
             return np.dtype(name if isinstance(name, str) else "O")
-        except SyntaxError as error:  # NumPy reads names with a comma, such as ",f4", as Python
+        except SyntaxError as error:  # NumPy parses names with a comma, such as ",f4", as Python code
             raise ValueError(f"{name!r} is no dtype") from error
 
 

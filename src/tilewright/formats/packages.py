@@ -1,4 +1,4 @@
-"""Packages of the extras: their import where they are needed, and the command that installs an extra."""
+"""Packages of the extras: they are imported when they are needed. Also the command that installs an extra."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.errors import ResourceError
 
-CLONE = Path(__file__).resolve().parents[3]  # if this is one: of a package that pip has installed, a directory of it
+CLONE = Path(__file__).resolve().parents[3]  # if it is a clone; for an installed package it is a directory of pip
 
 
 def package(name: str, what: str) -> Any:
@@ -26,8 +26,8 @@ def package(name: str, what: str) -> Any:
 
 
 def install_command(extra: str) -> str:
-    """The shell command that installs an extra: from this clone of the repository, with the pip of the running Python,
-    or else from a package index."""
+    """The shell command that installs an extra with the pip of the running Python, from this clone of the repository,
+    or otherwise from a package index."""
     if not (CLONE / "pyproject.toml").is_file():
         return f"pip install 'tilewright[{extra}]'"
     pip = Path(sys.prefix) / "bin" / "pip"

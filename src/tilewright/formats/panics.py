@@ -1,4 +1,4 @@
-"""What a panic in Rust writes to descriptor 2 before Python hears of it, kept off the terminal."""
+"""Keep the message of a panic in Rust off the terminal. Rust writes it to descriptor 2 before Python sees the error."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-_PANIC = re.compile(  # its source line, its message, and with RUST_BACKTRACE the stack
+_PANIC = re.compile(  # its line of source, its message, and with RUST_BACKTRACE the stack
     rb"\n?thread '[^\n]*panicked at [^\n]*\n[^\n]*\n"
     rb"(?:stack backtrace:\n(?: [^\n]*\n)*)?(?:note: [^\n]*RUST_BACKTRACE=[^\n]*\n)?"
 )
 
 
 class Aside:
-    """Sends what is written to descriptor 2 into a file while any thread is in a block of `without_panics`."""
+    """Redirects descriptor 2 into a file while any thread is in a block of `without_panics`."""
 
     def __init__(self) -> None:
         self._lock, self._users, self._real = threading.Lock(), 0, -1
@@ -27,7 +27,8 @@ class Aside:
 
     @contextmanager
     def without_panics(self) -> Iterator[None]:
-        """A block that may panic: all that is written in it comes to descriptor 2 at its end, but for the panics."""
+        """A block that may panic. Everything that is written in it reaches descriptor 2 at its end, except the
+        panics."""
         if sys.stderr is None:  # there is no descriptor 2
             yield
             return
@@ -59,11 +60,11 @@ class Aside:
             if os.fstat(self._file.fileno()).st_size:
                 self._file.seek(0)
                 os.write(2, _PANIC.sub(b"", self._file.read()))
-                self._file.seek(0)  # of descriptor 2's copies, too
+                self._file.seek(0)  # also for copies of descriptor 2
                 self._file.truncate()
 
     def _forked(self) -> None:
-        """The child has none of the other threads, so that nobody would end their blocks."""
+        """Called in a child process. It has none of the other threads, so nobody would end their blocks."""
         if self._users:
             os.dup2(self._real, 2)
             os.close(self._real)

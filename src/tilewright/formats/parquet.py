@@ -1,8 +1,8 @@
-"""Parquet, with the extra `parquet`: the rows of a row group as records, and JSON lines as a Parquet file.
+"""Parquet, with the extra `parquet`: reads the rows of a row group as records, and writes JSON lines as a Parquet file.
 
-A row means what a JSON line with the same fields means. A null is a field that is not given, and so is NaN, which
-pandas writes for null. An input has a column of texts or of lists of token ids, and may have other COLUMNS and
-sampling fields. Other columns are read if the user names them.
+A row has the meaning of a JSON line with the same fields. A null means that the field is missing, and so does NaN,
+which pandas writes for null. An input has a column of texts or of lists of token ids. It may have other COLUMNS and
+sampling fields. Other columns are read only if the user names them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from tilewright.formats.sampling_fields import PROMPT_FIELDS, names_sampling
 
 SCORED = ("context", "continuation", "continuation_token_ids")
 COLUMNS = frozenset({"id", "text", "text_pair", "tokens", *PROMPT_FIELDS, *SCORED})  # and sampling fields
-MOST_GROUPS = 100_000  # row groups of a file: the job's manifest names them all
-MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed: their pages are in memory together
+MOST_GROUPS = 100_000  # row groups of a file: the job's manifest lists all of them
+MOST_BYTES = 4 << 30  # of the columns of a row group, uncompressed, because all their pages are in memory at once
 READ = 1024  # rows that are Python objects at a time: they take ten times the memory of Arrow's columns
 PART = 1 << 16  # bytes of lines that are split at a time
-# A row group that is written has so many rows, or lines of so many bytes. To write 16,384 rows of short completions,
-# pyarrow takes 17 MB beside their columns, a twelfth of what the smallest job takes.
+# A written row group has so many rows, or lines with so many bytes. To write 16,384 rows of short completions, pyarrow
+# takes 17 MB besides their columns, a twelfth of the memory of the smallest job.
 ROWS, BYTES = 1 << 13, 64 << 20
 
 R = TypeVar("R", bound=LineReader)
 
 
 class _Source(io.RawIOBase):
-    """An InputFile as pyarrow reads files; one that shrinks is our error."""
+    """An InputFile with the interface that pyarrow reads. If it becomes shorter, tilewright's own error is raised."""
 
     def __init__(self, file: InputFile) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _Source(io.RawIOBase):
 
 
 def check_installed(path: str) -> None:
-    """Raises ResourceError, naming the path, where there is no pyarrow to read or write it."""
+    """Raises ResourceError with the path if pyarrow is not installed."""
     _pyarrow(path)
 
 
@@ -80,7 +80,7 @@ def _pyarrow(path: str) -> Any:
 
 @contextmanager
 def _opened(file: InputFile) -> Iterator[Any]:
-    """pyarrow's ParquetFile. Raises InputError for whatever it refuses, in the block, too."""
+    """pyarrow's ParquetFile. Raises InputError for everything that pyarrow refuses, also inside the block."""
     arrow = _pyarrow(file.path)
     try:
         with arrow.PythonFile(_Source(file), mode="r") as source, arrow.parquet.ParquetFile(source) as opened:
@@ -93,8 +93,8 @@ def _opened(file: InputFile) -> Iterator[Any]:
 
 
 def row_groups(file: InputFile, count: int | None = None) -> tuple[int, ...]:
-    """Rows of each row group of all files, of the first `count` rows (None: all). Raises InputError, also for fewer
-    rows."""
+    """Rows of each row group of all files, for the first `count` rows (None: all). Raises InputError, also if there are
+    fewer rows."""
     file.groups = [_groups_of(part) for part in file.members()]
     found = [rows for groups in file.groups for rows in groups]
     if len(found) > MOST_GROUPS:
@@ -131,9 +131,9 @@ def _groups_of(file: InputFile) -> list[int]:
 
 
 def has_ids(file: InputFile, fields: RecordFields = PLAIN) -> bool:
-    """Whether its rows have ids: then all must. fields: as the user names them.
+    """Whether its rows have ids; then every row must have one. fields: the ones that the user named.
 
-    Raises InputError; UsageError for a named field that is no column, or cannot be kept.
+    Raises InputError; UsageError for a named field that is no column, or cannot be copied.
     """
     found: dict[bool, str] = {}
     for part in file.members():
@@ -149,7 +149,7 @@ def has_ids(file: InputFile, fields: RecordFields = PLAIN) -> bool:
 
 
 def kept_columns(file: InputFile, fields: RecordFields) -> dict[str, Any]:
-    """Arrow's types of the columns that pass through, by their names in the output. Raises InputError, UsageError."""
+    """Arrow's types of the copied columns, by their names in the output. Raises InputError, UsageError."""
     columns: dict[str, Any] = {}
     first = ""
     for part in file.members() if fields.keep else ():
@@ -202,7 +202,7 @@ def _group_rows(file: InputFile, group: int, first: int, count: int) -> Iterator
 
 
 def all_rows(file: InputFile, count: int | None) -> Iterator[Line]:
-    """The first `count` rows of the file (None: all), as `group_rows` gives them."""
+    """The first `count` rows of the file (None: all), in the form of `group_rows`."""
     first = 0
     for group, rows in enumerate(row_groups(file, count)):
         yield from group_rows(file, group, first, rows)
@@ -210,7 +210,7 @@ def all_rows(file: InputFile, count: int | None) -> Iterator[Line]:
 
 
 def as_rows(reader: R, count: int | None) -> R:
-    """Makes a reader of JSON lines read the rows of its file, a Parquet file."""
+    """Let a reader of JSON lines read the rows of its Parquet file."""
     try:
         reader.IDS = has_ids(reader.file, reader.fields)
         reader.file.columns = reader.fields.columns(COLUMNS)
@@ -223,8 +223,8 @@ def as_rows(reader: R, count: int | None) -> R:
 
 
 def _values(column: Any, name: str, path: str) -> list[Any]:
-    """A column of Arrow's as JSON's values, but a text that is not UTF-8 as its bytes. Raises InputError for a value
-    that Python has no type for: a time in nanoseconds, the year 10000."""
+    """A column of Arrow as JSON values, in which a text that is not UTF-8 is bytes. Raises InputError for a value for
+    which Python has no type: a time in nanoseconds, the year 10000."""
     try:
         return msgspec.to_builtins(column.to_pylist(), str_keys=True, enc_hook=str)
     except UnicodeDecodeError as error:
@@ -237,16 +237,16 @@ def _values(column: Any, name: str, path: str) -> list[Any]:
 
 
 class TextIds(Exception):
-    """An id is a string, and the column takes integers."""
+    """Raised if an id is a string, but the column has integers."""
 
 
 class ParquetEncoder:
-    """Makes a Parquet file of JSON lines, given in blocks; what is not given becomes null.
+    """Makes a Parquet file from JSON lines, which are given in blocks. Missing fields become null.
 
-    columns: name -> a type by pyarrow's names, as in "string" or "list<int32>", or one of `kept_types`. ids: the type
-    of the column "id", which comes first: "int64", or "string", where integers are written out, too. Row groups do not
-    depend on blocks. `write` and `finish` raise TextIds for a string where ids are integers, InputError for lines that
-    are no records.
+    columns: name -> a type with pyarrow's name, as in "string" or "list<int32>", or one of `kept_types`. ids: the type
+    of the column "id", which comes first: "int64", or "string", in which integers are written as text. The row groups
+    do not depend on the blocks. `write` and `finish` raise TextIds for a string if ids are integers, InputError for
+    lines that are no records.
     """
 
     def __init__(self, file: Writable, columns: dict[str, Any], ids: str = "string") -> None:
@@ -258,15 +258,16 @@ class ParquetEncoder:
         self._target = _Target(file)
         self._writer = arrow.parquet.ParquetWriter(self._target, self._schema, compression="snappy")
         self._rest, self._lines, self._batches = b"", list[bytes](), list[Any]()
-        self._count = self._bytes = 0  # lines of this row group, and their bytes
+        self._count = self._bytes = 0  # number of lines of this row group, and their bytes
 
     def __del__(self) -> None:
-        """pyarrow's writer, which is collected after this, finishes a file that was given up and closed by then."""
+        """Mark the target as given up. pyarrow's writer is freed after this object, and would otherwise write to a file
+        that is already closed."""
         if target := getattr(self, "_target", None):
             target.given_up = True
 
     def write(self, block: bytes | memoryview) -> None:
-        """The next bytes."""
+        """Take the next bytes."""
         for line in self._split(block):
             self._lines.append(line)
             self._count, self._bytes = self._count + 1, self._bytes + len(line)
@@ -276,19 +277,19 @@ class ParquetEncoder:
                 self._flush()
 
     def _split(self, block: bytes | memoryview) -> Iterator[bytes]:
-        """The lines that end in a block, cut from PART bytes at a time: as objects, short lines take several times
-        their bytes."""
+        """The lines that end in a block. Only PART bytes are split at a time, because short lines take several times
+        their bytes as objects."""
         for first in range(0, len(block), PART):
             *lines, self._rest = (self._rest + block[first : first + PART]).split(b"\n")
             yield from lines
 
     def finish(self) -> None:
-        """There are no more."""
+        """Finish the file."""
         self._flush()
         self._writer.close()
 
     def _convert(self) -> None:
-        """Makes columns of the lines so far. Raises InputError where they are no lines of records."""
+        """Convert the lines up to now to columns. Raises InputError if they are no lines of records."""
         try:
             batch = self._columns([row for line in self._lines for row in _rows(msgspec.json.decode(line))])
         except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
@@ -300,10 +301,10 @@ class ParquetEncoder:
         self._lines = []
 
     def _columns(self, rows: list[dict[str, Any]]) -> Any:
-        """A batch of Arrow's; None for no rows."""
+        """A batch of Arrow; None for no rows."""
         for row in rows:
             if self._id is int and isinstance(row["id"], str):
-                self._writer.close()  # else it does so when it is collected, and there is no file any more
+                self._writer.close()  # otherwise it is closed when it is freed, after the file
                 raise TextIds
             row["id"] = None if row["id"] is None else self._id(row["id"])
         if not rows:
@@ -322,7 +323,7 @@ class ParquetEncoder:
 
 
 class _Target(io.RawIOBase):
-    """Where pyarrow writes. given_up: nothing more is written."""
+    """The file to which pyarrow writes. given_up: nothing more is written."""
 
     def __init__(self, file: Writable) -> None:
         super().__init__()
@@ -338,7 +339,7 @@ class _Target(io.RawIOBase):
 
 
 def _rows(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A line as rows: one, or one a completion."""
+    """The rows of a line: one, or one per completion."""
     if "custom_id" in said:
         said = _line_of(said)
     choices = said.pop("choices", None)
@@ -350,7 +351,7 @@ def _rows(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _line_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer to an OpenAI batch line as `completions` answers any other."""
+    """The answer to an OpenAI batch line in the form of all other answers of `completions`."""
     line: dict[str, Any] = {"id": answer["custom_id"]} | kept_in(answer, ANSWER)
     if error := answer["error"]:
         said = RecordError(error["line"], error["param"] or "", "", error.get("file", ""))

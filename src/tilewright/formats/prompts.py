@@ -1,10 +1,11 @@
-"""Prompts in: JSON lines, OpenAI batch lines, a text file of one prompt a line, or the course's binary token files.
+"""Readers of prompts: JSON lines, OpenAI batch lines, a text file with one prompt per line, or the course's binary
+files.
 
-A JSON line is {"id": ..., "prompt": "text"}, or has "prompt_token_ids" (or "input_ids") instead, and may give its own
-sampling fields. An OpenAI batch line has "custom_id", "method", "url" and a "body" with the prompt and those fields:
-https://platform.openai.com/docs/guides/batch. `sampling_fields` says which are honoured. One that would change the
-answer and is not honoured is the record's error, and so is a name that is almost one of those: "tempreature". All
-other fields of a line, and "model", are data, and ignored, unless the user names them (record_fields.py).
+A JSON line is {"id": ..., "prompt": "text"}, or has "prompt_token_ids" (or "input_ids") instead, and may have its own
+sampling fields. An OpenAI batch line has "custom_id", "method", "url" and a "body" with the prompt and these fields:
+https://platform.openai.com/docs/guides/batch. `sampling_fields` says which are supported. A field that would change the
+answer and is not supported is an error of the record. So is a name that is almost one of those, such as "tempreature".
+All other fields of a line, and "model", are ignored, unless the user names them (record_fields.py).
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _Line = msgspec.defstruct(
 
 
 def _naming(content: str) -> type:
-    """A line whose field `content` holds the prompt; "custom_id" and "body" are data."""
+    """A class for a line whose field `content` has the prompt. "custom_id" and "body" are then not read."""
     fields = [
         ("id", LineId, None),
         ("content", str | list[int] | _Unset, msgspec.UNSET),
@@ -80,11 +81,11 @@ class _IdOnly(msgspec.Struct):
 
 
 _KNOWN = {*_Line.__struct_fields__, "model"}
-_ATTRIBUTES = {name: name for name in PROMPT_FIELDS}  # of a line, by the field
+_ATTRIBUTES = {name: name for name in PROMPT_FIELDS}  # field of a line -> attribute
 
 
 class _Found(NamedTuple):
-    """What a line gives: `field` is the name of the prompt's field, `prompt` its text or token ids."""
+    """The content of a line. `field` is the name of the prompt's field, `prompt` its text or token ids."""
 
     field: str
     prompt: str | list[int]
@@ -93,7 +94,7 @@ class _Found(NamedTuple):
 
 
 class _Content(NamedTuple):
-    """Prompt's fields of the same names."""
+    """The fields of `Prompt` with the same names."""
 
     token_ids: np.ndarray
     text: str | None = None
@@ -105,11 +106,12 @@ _NO_TOKENS = np.zeros(0, np.int32)
 
 
 class PromptLines(LineReader[_Found, _Content]):
-    """Prompts of a JSONL file in batches; lines that cannot be used become prompts with an error.
+    """Prompts of a JSONL file in batches. Lines that cannot be used become prompts with an error.
 
-    encode: text -> token ids, None where the model has no tokenizer; an InputError of it is the record's. Ids are 0 to
-    vocabulary - 1. max_length: tokens a prompt may have. fields: if they name the content, that field has the text or
-    the token ids of the prompt, and no other is one. count, memory and errors are LineReader's.
+    encode: text -> token ids; None if the model has no tokenizer. If it raises InputError, the record has this error.
+    Ids are 0 to vocabulary - 1. max_length: the most tokens of a prompt. fields: if they name the content, that field
+    has the text or the token ids of the prompt, and no other field is read for it. count, memory and errors are
+    LineReader's.
     """
 
     example = '{"id": ..., "prompt": "text"} or {"id": ..., "prompt_token_ids": [...]}'
@@ -165,9 +167,10 @@ class PromptLines(LineReader[_Found, _Content]):
         return record.id, self._found(record, fields, "")
 
     def _found(self, request: Any, fields: dict[str, Any], inside: str) -> _Found:
-        """The prompt and the sampling fields of a record. Raises BadLine unless it has one prompt.
+        """The prompt and the sampling fields of a record. Raises BadLine unless it has exactly one prompt.
 
-        fields: all of it, as JSON (msgspec.Raw) or values. inside: "body." for the fields of an OpenAI line's body.
+        fields: all of its fields, as JSON (msgspec.Raw) or values. inside: "body." for the fields of an OpenAI line's
+        body.
         """
         names = tuple(self._attributes)
         given = [name for name in names if name in fields]
@@ -212,8 +215,8 @@ class PromptLines(LineReader[_Found, _Content]):
 
 
 def _check_names(fields: dict[str, Any], inside: str, wanted: tuple[str, ...]) -> None:
-    """Raises BadLine for a field that would change the answer and is not honoured, and for an unknown field with almost
-    the name of a `wanted` one. fields, inside: `_found`'s."""
+    """Raises BadLine for a field that would change the answer and is not supported, and for an unknown field whose name
+    is almost that of a `wanted` one. fields, inside: as in `_found`."""
     body = bool(inside)
     for name in fields.keys() - _KNOWN:
         if not is_known(name, body=body):
@@ -224,7 +227,7 @@ def _check_names(fields: dict[str, Any], inside: str, wanted: tuple[str, ...]) -
 
 
 def _value(raw: Any) -> Any:
-    """A field's value; its text where it is no JSON that msgspec takes."""
+    """A field's value, or its text if msgspec cannot read it."""
     if not isinstance(raw, msgspec.Raw):
         return raw
     try:
@@ -234,7 +237,7 @@ def _value(raw: Any) -> Any:
 
 
 class PromptText(PromptLines):
-    """Prompts of a UTF-8 text file, one a line, whose number is the id; blank lines are skipped."""
+    """Prompts of a UTF-8 text file, one per line. The number of the line is the id. Blank lines are skipped."""
 
     example = "a prompt"
     IDS = False
@@ -248,7 +251,7 @@ class PromptText(PromptLines):
 
 
 class PromptFile:
-    """Prompts of a binary file, i32 [n][length]; the number of a prompt, from 1, is its id. Errors are TokenFile's."""
+    """Prompts of a binary file, i32 [n][length]. The number of a prompt, from 1, is its id. Errors are TokenFile's."""
 
     def __init__(
         self,
@@ -262,21 +265,21 @@ class PromptFile:
         self._rows = TokenFile(path, length=length, vocabulary=vocabulary, count=count, what="prompt", scan=scan)
         self.file, self.total, self.bytes = self._rows.file, self._rows.total, self._rows.bytes
         self._only: range | None = None
-        self.hashes: list[np.ndarray] = []  # of ids: there are none
+        self.hashes: list[np.ndarray] = []  # of ids; there are none
 
     def close(self) -> None:
         self._rows.close()
 
     def located(self, error: RecordError) -> RecordError:
-        """The error; there is one file."""
+        """The error unchanged, because there is only one file."""
         return error
 
     def only(self, rows: range) -> None:
-        """What is read next is these rows, counted from 0."""
+        """Read only these rows next, counted from 0."""
         self._only = rows
 
     def batches(self, size: int) -> Iterator[PromptBatch]:
-        """All prompts in order, `size` at a time; their token ids are rows of one array."""
+        """All prompts in order, `size` at a time. Their token ids are rows of one array."""
         number = 1 if self._only is None else self._only.start + 1
         for batch in self._rows.batches(size, self._only):
             numbers = range(number, number + len(batch))
@@ -300,11 +303,11 @@ def open_prompts(
     scan: int | None = None,
     fields: RecordFields = PLAIN,
 ) -> PromptReader:
-    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a prompt a line, .bin
-    binary.
+    """The reader for a file, by its name: .jsonl for JSON lines; .parquet, .csv and .tsv for rows with the same fields;
+    .txt for one prompt per line; .bin for binary.
 
-    length: token ids a prompt of a binary file has, 16 in the course's; scan: TokenFile's. The other arguments are
-    PromptLines'. Raises UsageError for another name, and InputError.
+    length: number of token ids of a prompt in a binary file, 16 in the course's. scan: as in TokenFile. The other
+    arguments are those of PromptLines. Raises UsageError for another name, and InputError.
     """
     name = os.fspath(path)
     check_records_name(name, "input")
@@ -325,7 +328,7 @@ def open_prompts(
 
 
 def _check_batch_line(record: Any) -> None:
-    """Raises BadLine for an OpenAI batch line that asks for something else than a completion."""
+    """Raises BadLine for an OpenAI batch line that asks for anything but a completion."""
     for name in ("custom_id", "body"):
         if getattr(record, name) is msgspec.UNSET:
             raise BadLine("is missing from a batch line", name)
@@ -338,7 +341,7 @@ def _check_batch_line(record: Any) -> None:
 
 
 def _check_outside(fields: dict[str, msgspec.Raw]) -> None:
-    """Raises BadLine for a sampling field beside the body of an OpenAI line, where nobody reads it."""
+    """Raises BadLine for a sampling field outside the body of an OpenAI line, where nothing reads it."""
     for name in fields.keys() - {"custom_id", "method", "url", "body"}:
         if name in PROMPT_FIELDS or (is_known(name, body=False) and bytes(fields[name]) != b"null"):
             raise BadLine("stands beside the body; move it into the body", name)

@@ -1,8 +1,8 @@
-"""Records of CSV and TSV files: a line end inside quotes is part of a field.
+"""Records of CSV and TSV files, in which a line end inside quotes is part of a field.
 
-A quote is either the begin or the end of a quoted field, or half of a doubled quote inside one. Therefore a line end is
-inside quotes exactly if an odd number of quotes is before it. A shard needs one bit of what is before it: that parity.
-A file that breaks this rule, with a single quote inside a field, has records that `csv_rows` refuses.
+A quote is the beginning or the end of a quoted field, or half of a doubled quote inside one. So a line end is inside
+quotes exactly if an odd number of quotes is before it. A shard needs one bit about what is before it: whether that
+number is odd. A file that breaks this rule, with a single quote inside a field, has records that `csv_rows` refuses.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Iterator
 
 from tilewright.formats.files import InputFile
 
-BOM = b"\xef\xbb\xbf"  # that some editors write first; no part of the text
+BOM = b"\xef\xbb\xbf"  # some editors write it first; it is no part of the text
 CHUNK_BYTES = 1 << 20
-TAIL_BYTES = 65536  # read at a time after the end of a shard, where only the rest of one record is needed
+TAIL_BYTES = 65536  # read at a time after the end of a shard, for the rest of one record
 QUOTE, NEWLINE = b'"', b"\n"
 
-Found = tuple[int, bytes | None, int]  # line from 0 at which a record begins, the record or None if too long, its end
+Found = tuple[int, bytes | None, int]  # number of its first line, from 0; the record, or None if too long; its end
 
 
 def quoted_records(file: InputFile, begin: int, end: int, odd: bool, most: int) -> Iterator[Found]:
-    """The records that begin in bytes [begin, end), without their line ends; blank ones too.
+    """The records that begin in bytes [begin, end), without their line ends, including blank ones.
 
     odd: an odd number of quotes is before `begin`. most: bytes of the longest record. Lines are counted from the first
-    one that begins in [begin, end). At the end of the file, a record ends in any case.
+    one that begins in [begin, end). A record ends at the end of the file in any case.
     """
     first = bytearray(b"\n")
     if begin:
         file.read_into(first, begin - 1)
     at_line = first == NEWLINE
-    lines = int(at_line)  # that have begun
+    lines = int(at_line)  # number of lines that have begun
     record = _Record(most) if at_line and not odd else None  # None: no record has begun yet
     line, offset = 0, begin
     while offset < file.size and (offset < end or record):
@@ -57,7 +57,8 @@ def quoted_records(file: InputFile, begin: int, end: int, odd: bool, most: int) 
 
 
 def line_starts(file: InputFile, begin: int, end: int, odd: bool) -> tuple[int, bool]:
-    """(lines that begin in bytes [begin, end), whether an odd number of quotes is before `end`). odd: before begin."""
+    """(number of lines that begin in bytes [begin, end), whether an odd number of quotes is before `end`). odd: the
+    same for `begin`."""
     count = int(begin == 0)
     first = max(begin - 1, 0)
     for offset in range(first, end, CHUNK_BYTES):
@@ -69,7 +70,7 @@ def line_starts(file: InputFile, begin: int, end: int, odd: bool) -> tuple[int, 
 
 
 class _Record:
-    """The bytes of a record so far. most: with more it is too long, and they are dropped."""
+    """The bytes of a record up to now. most: with more bytes it is too long, and they are dropped."""
 
     def __init__(self, most: int) -> None:
         self._bytes, self._most, self._too_long = bytearray(), most, False

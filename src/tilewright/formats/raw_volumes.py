@@ -1,4 +1,4 @@
-"""Volumes that lie in a file number behind number: .npy and uncompressed NIfTI, read and written by position."""
+"""Volumes stored as a sequence of numbers: .npy and uncompressed NIfTI, read and written by position."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ class ByPosition(Protocol):
     path: str
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fills `buffer` from the bytes at `offset`. Raises InputError."""
+        """Fill `buffer` from the bytes at `offset`. Raises InputError."""
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
 
 
 class RawVolume(Volume):
-    """Numbers of `dtype` from byte `offset` of an open file; fortran: the first index runs fastest.
+    """Numbers of `dtype` from byte `offset` of an open file. fortran: the first index varies fastest.
 
-    Its values are numbers * slope + intercept. Reads go by position, so a file that shrinks is an error and no SIGBUS.
+    Its values are numbers * slope + intercept. It reads by position, so a file that becomes shorter causes an error and
+    no SIGBUS.
     """
 
     def __init__(self, file: ByPosition, shape: Shape, dtype: np.dtype, offset: int, *, fortran: bool = False) -> None:
@@ -54,7 +55,7 @@ class RawVolume(Volume):
             yield part, scaled(piece, self.scale)
 
     def _read(self, start: list[int], sizes: list[int], shape: tuple[int, ...]) -> np.ndarray:
-        """A box of a file in C order, into memory that the next call uses again."""
+        """A box of a file in C order. The next call uses the same memory again."""
         wanted = math.prod(sizes) * self.dtype.itemsize
         if self._scratch.size < wanted:
             self._scratch = np.empty(wanted, np.uint8)
@@ -67,8 +68,8 @@ class RawVolume(Volume):
 
 @dataclass(frozen=True)
 class RawForm:
-    """A file of a volume's numbers, float32 or float64, between `head` and `tail`; fortran: the first index runs
-    fastest. axis: along which a slab that is whole along the others is one run of the file."""
+    """A file of a volume's numbers, float32 or float64, between `head` and `tail`. fortran: the first index varies
+    fastest. axis: along it, a slab that is whole along the other axes is stored contiguously."""
 
     shape: Shape
     dtype: np.dtype
@@ -92,7 +93,7 @@ class RawForm:
         return len(self.head) + first * plane, count * plane
 
     def runs_of(self, start: Shape, tile: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """(offset, numbers) of all that a tile (d, h, w) at `start` writes."""
+        """(offset, numbers) of each piece that a tile (d, h, w) at `start` writes."""
         stored = self.dtype.newbyteorder("<")
         for part in boxes(tile.shape, self.dtype.itemsize, axis=self.axis):
             first, piece, shape = [a + s.start for a, s in zip(start, part, strict=True)], tile[part], self.shape
@@ -104,7 +105,8 @@ class RawForm:
 
 
 def runs(start: list[int], sizes: list[int], shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """(element of the box, element of the volume, count) of the runs that a box of a volume in C order is made of."""
+    """(element of the box, element of the volume, count) of the contiguous runs that make up a box of a volume in C
+    order."""
     _, H, W = shape
     d, h, w = sizes
     z, y, x = start
@@ -117,7 +119,8 @@ def runs(start: list[int], sizes: list[int], shape: tuple[int, ...]) -> Iterator
 
 
 def open_npy(path: str, what: str) -> RawVolume:
-    """The .npy file as a volume of three dimensions. Raises InputError as `read_header` and for other dimensions."""
+    """The .npy file as a volume of three dimensions. Raises InputError as `read_header` does, and for other
+    dimensions."""
     file = InputFile(path, what)
     try:
         header = read_header(file)

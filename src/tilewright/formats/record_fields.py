@@ -1,4 +1,4 @@
-"""Fields of a record that the user names: the one with its text, and the ones that pass through to its output."""
+"""Fields of a record that the user names: the one with its text, and the ones that are copied to its output."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """content: the field with a record's text or token ids; None: the names that the verb knows. keep: (name in the
-    input, name in the output) of the fields that pass through."""
+    """content: the field with a record's text or token ids; None: one of the names that the verb knows. keep: (name in
+    the input, name in the output) of the copied fields."""
 
     content: str | None = None
     keep: tuple[tuple[str, str], ...] = ()
 
     @property
     def data(self) -> frozenset[str]:
-        """The names in the input of all these fields."""
+        """The names of all these fields in the input."""
         return frozenset(name for name, _ in self.keep) | ({self.content} if self.content is not None else set())
 
     def columns(self, known: frozenset[str]) -> frozenset[str]:
-        """The columns to read of a table, besides sampling fields. known: those of a record without named fields."""
+        """The columns of a table to read, besides sampling fields. known: those of a record without named fields."""
         return (known if self.content is None else frozenset({"id", "text_pair"})) | self.data
 
     def kept(self, line: bytes | dict[str, Any] | None) -> tuple[dict[str, Any], BadLine | None]:
-        """The kept fields of a line or row by their names in the output, and what is wrong with one of them.
+        """The copied fields of a line or row by their names in the output, and what is wrong with one of them.
 
-        A field of a JSON line is its text there (msgspec.Raw), which keeps its type and its digits. It is None where
-        the record lacks the field, or cannot be read.
+        The value of a field of a JSON line is its text (msgspec.Raw), which keeps its type and its digits. It is None
+        if the record lacks the field, or cannot be read.
         """
         if not self.keep:
             return {}, None
@@ -52,7 +52,7 @@ class RecordFields:
         return found, wrong
 
     def _of_json(self, line: bytes) -> dict[str, Any]:
-        """The fields of a JSON line; of an OpenAI batch line those of its body, too."""
+        """The fields of a JSON line; for an OpenAI batch line also those of its body."""
         with suppress(*_UNREADABLE):
             outer: dict[str, Any] = _decode_fields(line)
             if self.content is None and "custom_id" in outer and "body" in outer:
@@ -63,11 +63,11 @@ class RecordFields:
 
 
 PLAIN = RecordFields()
-NOTHING_KEPT: dict[str, Any] = {}  # never written to
+NOTHING_KEPT: dict[str, Any] = {}  # it is never changed
 
 
 def check_columns(names: list[str], fields: RecordFields, path: str) -> None:
-    """Raises UsageError for a named field that is no column of a table with these columns."""
+    """Raises UsageError for a named field if no column of a table has its name."""
     for name in sorted(fields.data - {*names}):
         option = "--keep" if any(name == kept for kept, _ in fields.keep) else "the field of the text"
         there = ", ".join(names[:8]) + (f" and {len(names) - 8:,} more" if len(names) > 8 else "")
@@ -77,7 +77,7 @@ def check_columns(names: list[str], fields: RecordFields, path: str) -> None:
 
 
 def _checked(raw: msgspec.Raw) -> msgspec.Raw:
-    """The value without carriage returns between its parts: some readers take them for the end of a line."""
+    """The value without carriage returns between its parts, because some readers take them for the end of a line."""
     msgspec.json.decode(raw)
     text = bytes(raw)
     return msgspec.Raw(text.replace(b"\r", b" ")) if b"\r" in text else msgspec.Raw(text)
@@ -88,7 +88,7 @@ def _text(value: Any) -> Any:
 
 
 def kept_in(said: dict[str, Any], answers: frozenset[str]) -> dict[str, Any]:
-    """The kept fields of a record's output line. answers: the fields that the verb writes itself."""
+    """The copied fields of a record's output line. answers: the fields that the verb writes itself."""
     return {name: value for name, value in said.items() if name not in answers}
 
 

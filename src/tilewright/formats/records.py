@@ -1,4 +1,4 @@
-"""What every input hands to a job, sentences or prompts, bad records too; and what a job hands to its output."""
+"""What every input gives to a job: sentences or prompts, including bad records. Also what a job gives to its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Id = str | int
 
 
 class BadLine(Exception):
-    """A rule that a line breaks, and the field."""
+    """The rule that a line breaks, and the field."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -20,9 +20,10 @@ class BadLine(Exception):
 
 
 class RecordError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a record has no answer: its line from 1, the field ("tokens[3]"; "": the whole line), the rule it breaks.
+    """Why a record has no answer: its line from 1, the field ("tokens[3]"; "" for the whole line), the rule that it
+    breaks.
 
-    file: of an input of many files, the one with the line.
+    file: the file with the line, in an input of many files.
     """
 
     line: int
@@ -35,21 +36,21 @@ class RecordError(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def where(self) -> str:
-        """The begin of its text: "a.jsonl, line 4, tokens[3]: "."""
+        """The beginning of its text: "a.jsonl, line 4, tokens[3]: "."""
         file = f"{self.file}, " if self.file else ""
         return f"{file}line {self.line}{', ' if self.field else ''}{self.field}: "
 
 
 def repeated_id(line: int, id: Id | None) -> RecordError:
-    """The error of a record whose id an earlier record has."""
+    """The error for a record whose id an earlier record has."""
     return RecordError(line, "id", f"{id!r} is also the id of an earlier record")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a JSONL input: its line from 1, its id (None: could not be read), its error (None: it is good).
+    """One record of a JSONL input: its line from 1, its id (None: not readable), its error (None: it is good).
 
-    kept: the fields that pass through to the output, by their names there; of a JSON line as its text, msgspec.Raw.
+    kept: the fields that are copied to the output, by their names there. Those of a JSON line are text, msgspec.Raw.
     """
 
     line: int
@@ -60,11 +61,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """tokens: int32 (n, L), the good records in the order of the input. end: bytes of the input used so far.
+    """tokens: int32 (n, L), the good records in the order of the input. end: bytes of the input used up to now.
 
-    records: all records in order, good ones as many as rows of `tokens`; None for binary files, where every record is
-    good. cut: of the good ones, how many texts have more tokens than the model takes. seconds: int32 (n,), of pairs of
-    texts, index of the first token of the second one, 0 for others; None: there are no pairs.
+    records: all records in order; as many are good as `tokens` has rows. None for binary files, in which every record
+    is good. cut: how many good texts have more tokens than the model takes. seconds: int32 (n,), for pairs of texts the
+    index of the first token of the second one, 0 for others; None: there are no pairs.
     """
 
     tokens: np.ndarray
@@ -83,11 +84,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt(Record):
-    """One prompt. A good one has token_ids, int32 (n,), n > 0; a bad one has an error and no token ids.
+    """One prompt. A good one has token_ids, int32 (n,), n > 0. A bad one has an error and no token ids.
 
-    line: in a binary file its number from 1, which is its id too. text: None where the input gave token ids.
-    sampling: the sampling fields that the record gave, by their names, as in the JSON (nulls left out), not checked.
-    openai: it came as a line of OpenAI's batch format, and its result goes out as one.
+    line: in a binary file its number from 1, which is also its id. text: None if the input gave token ids. sampling:
+    the sampling fields of the record by their names, as in the JSON (without nulls), not checked. openai: it is a line
+    of OpenAI's batch format, and its result is written in that format.
     """
 
     token_ids: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -98,7 +99,7 @@ class Prompt(Record):
 
 @dataclass(frozen=True, slots=True)
 class PromptBatch:
-    """Prompts in the order of the input, bad ones too. end: bytes of the input used so far."""
+    """Prompts in the order of the input, including bad ones. end: bytes of the input used up to now."""
 
     prompts: list[Prompt]
     end: int
@@ -113,10 +114,10 @@ class PromptBatch:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What one prompt was continued with; `index` counts the n completions of a prompt from 0.
+    """The continuation of a prompt. `index` counts the n completions of a prompt from 0.
 
     text: None without a tokenizer. finish_reason: "stop" or "length". logprobs: for each token the log-probabilities,
-    by token id, of the chosen one and of the best ones; None where they were not asked for.
+    by token id, of the chosen token and of the best ones; None if they were not requested.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""Safetensors: the header is checked to the last byte before anything is mapped, and files are written as a stream.
+"""Safetensors. The whole header is checked before anything is mapped. Files are written as a stream.
 
 Layout: the header's length (u64), the header (JSON: name -> dtype, shape, data_offsets), then the tensors without gaps.
 Source: https://github.com/huggingface/safetensors#format
@@ -23,10 +23,10 @@ from tilewright.formats.files import InputFile
 from tilewright.formats.lines import json_words
 
 MAX_HEADER_BYTES = 100_000_000  # as in the reference implementation
-MAX_HEADER_ITEMS = 1_000_000  # commas and brackets: bounds the memory that parsing takes
-ALIGN = 64  # bytes: the tensors of files written here start at a cache line
+MAX_HEADER_ITEMS = 1_000_000  # commas and brackets: limits the memory for parsing
+ALIGN = 64  # bytes: in files that tilewright writes, tensors start at a cache line
 
-# name in the file -> NumPy type; types of less than a byte and the 8-bit floats have no use here
+# name in the file -> NumPy type; types of less than a byte and 8-bit floats are not used here
 DTYPES = {
     "BOOL": np.dtype(np.bool_), "U8": np.dtype(np.uint8), "I8": np.dtype(np.int8),
     "U16": np.dtype("<u2"), "I16": np.dtype("<i2"), "U32": np.dtype("<u4"), "I32": np.dtype("<i4"),
@@ -44,7 +44,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Tensor(NamedTuple):
-    """One tensor of a file: its type, its shape, and its first byte and end in the file."""
+    """One tensor of a file: its type, its shape, and the offsets of its first byte and its end."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -56,8 +56,8 @@ def read_header(file: InputFile) -> dict[str, Tensor]:
     """The checked table of contents, in the order of the bytes.
 
     Raises InputError for anything that is not exactly a safetensors file: a length beyond the file or the limit, JSON
-    that is not what the format says, a name given twice, tensors that overlap, leave a gap, or are larger or smaller
-    than their shape.
+    that breaks the format, a name given twice, tensors that overlap or leave a gap, or tensors whose size does not
+    match their shape.
     """
     length, header = _header_bytes(file)
     entries = _parse(header, file.path)
@@ -73,7 +73,7 @@ def read_header(file: InputFile) -> dict[str, Tensor]:
             raise _bad(file.path, name, f"lies at bytes {begin} to {end}; the file has {file.size}")
         if begin != last_end:
             raise _bad(file.path, name, f"starts at byte {begin}, but the tensor before it ends at byte {last_end}")
-        if math.prod(max(n, 1) for n in entry.shape) >= 2**60:  # a zero among the sizes would hide the others
+        if math.prod(max(n, 1) for n in entry.shape) >= 2**60:  # a size of zero would hide the others
             raise _bad(file.path, name, f"has sizes {entry.shape}, more than an array can have")
         expected = math.prod(entry.shape) * dtype.itemsize
         if end - begin != expected:
@@ -86,7 +86,8 @@ def read_header(file: InputFile) -> dict[str, Tensor]:
 
 
 def map_tensors(file: InputFile, tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """Read-only views of the mapped file, no copy; a tensor at an address that its type does not divide is copied."""
+    """Read-only views of the mapped file, without a copy. A tensor whose address is not a multiple of its type's size
+    is copied."""
     mapped = file.map()
     arrays = {}
     for name, (dtype, shape, begin, _) in tensors.items():
@@ -96,10 +97,10 @@ def map_tensors(file: InputFile, tensors: Mapping[str, Tensor]) -> dict[str, np.
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Iterable[tuple[str, tuple[int, ...], Iterable[Any]]]) -> None:
-    """Writes float32 tensors as they come: (name, shape, blocks of C-contiguous float32 that together fill the shape).
+    """Write float32 tensors as they come: (name, shape, blocks of C-contiguous float32 that together fill the shape).
 
-    Only a block is held at a time. The file appears when it is whole. Raises ResourceError, and ValueError for blocks
-    that do not fill a shape.
+    Only one block is in memory at a time. The file appears when it is complete. Raises ResourceError, and ValueError
+    for blocks that do not fill a shape.
     """
     tensors = list(tensors)
     header = _encode_header({name: shape for name, shape, _ in tensors})
@@ -136,7 +137,7 @@ def _parse(header: bytes, path: str) -> dict[str, _Entry]:
         if metadata is not None:
             msgspec.json.decode(metadata, type=dict[str, str])
         entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
-        json.loads(header, object_pairs_hook=_refuse_duplicates)  # of two equal names msgspec keeps the last in silence
+        json.loads(header, object_pairs_hook=_refuse_duplicates)  # msgspec keeps the last of equal names
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: UTF-8, digits, a name given twice
         what = json_words(error, header)[:300]
         raise InputError(f"the header breaks the safetensors format: {what}", path=path, where="byte 8") from error

@@ -1,8 +1,9 @@
-"""The sampling fields of vLLM, OpenAI and transformers by name: honoured, harmless, or refused.
+"""The sampling fields of vLLM, OpenAI and transformers by name. Each is supported, ignored because it has no effect, or
+refused.
 
-Every reader of prompts and `SamplingParams.of` ask this table, so that no field that would change an answer is ignored
-in silence. A name that is not here is data, and passes by. Sources: vLLM's `SamplingParams` and `CompletionRequest`,
-OpenAI's completions and chat completions, transformers' `GenerationConfig` (5.23) and its older fields.
+Every reader of prompts and `SamplingParams.of` use this table, so no field that would change an answer is silently
+ignored. Any other name is data of the user. Sources: vLLM's `SamplingParams` and `CompletionRequest`, OpenAI's
+completions and chat completions, transformers' `GenerationConfig` (5.23) and its older fields.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from numbers import Integral
 from typing import Any
 
 PROMPT_FIELDS = ("prompt", "prompt_token_ids", "input_ids")
-ALIKE = 0.88  # difflib's ratio from which on a name is taken for a misspelt one
+ALIKE = 0.88  # difflib's ratio from which a name counts as a misspelt one
 PARAMETERS = (  # fields of `SamplingParams`
     "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "logit_bias", "bad_words", "allowed_token_ids", "suppress_tokens", "no_repeat_ngram_size", "seed", "stop",
     "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "max_tokens", "min_tokens", "logprobs",
 )  # fmt: skip
-ALIASES = {  # other libraries' names for the same
+ALIASES = {  # other libraries' names for the same fields
     "max_new_tokens": "max_tokens",
     "max_completion_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
@@ -30,14 +31,14 @@ ALIASES = {  # other libraries' names for the same
     "stop_sequences": "stop",
 }
 HONOURED = (*PARAMETERS, *ALIASES, "do_sample")
-DRAWING = ("seed", "top_k", "top_p", "min_p")  # what matters where tokens are drawn alone
+DRAWING = ("seed", "top_k", "top_p", "min_p")  # they matter only if tokens are sampled
 
-HARMLESS = frozenset({  # they change how an answer is computed or delivered, not the answer; any value is taken
+HARMLESS = frozenset({  # they change how an answer is computed or delivered, not the answer; every value is accepted
     # vLLM and OpenAI
     "flat_logprobs", "output_kind", "output_text_buffer_length", "return_token_ids", "return_tokens_as_token_ids",
     "routed_experts_prompt_start", "skip_clone", "skip_reading_prefix_cache", "stream_interval", "stream_options",
     "truncation_side",
-    # transformers: caches, compilation, the form of a Python result, and drafts that the model itself checks
+    # transformers: caches, compilation, the form of a Python result, and draft models whose tokens the model checks
     "_from_model_config", "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind",
     "bos_token_id", "cache_config", "cache_implementation", "compile_config", "continuous_batching_config",
     "disable_compile", "is_assistant", "low_memory", "max_cache_len", "max_matching_ngram_size",
@@ -46,7 +47,7 @@ HARMLESS = frozenset({  # they change how an answer is computed or delivered, no
     "speculation_type", "target_lookbehind", "transformers_version", "use_cache", "use_mtp",
 })  # fmt: skip
 
-REFUSED: dict[str, tuple[Any, ...]] = {  # and the values that change nothing; null is one for all
+REFUSED: dict[str, tuple[Any, ...]] = {  # field -> the values that have no effect; null has none in any field
     # vLLM and OpenAI
     "add_special_tokens": (True,), "beam_width": (1,), "best_of": (1,), "detokenize": (True,), "echo": (False,),
     "extra_args": ({},), "guided_choice": ([],), "guided_decoding": (), "guided_decoding_backend": (),
@@ -74,17 +75,17 @@ REFUSED: dict[str, tuple[Any, ...]] = {  # and the values that change nothing; n
     "n_probs": (0,), "no_stop_trim": (False,), "num_predict": (), "repeat_last_n": (), "repeat_penalty": (1,),
     "return_full_text": (False,), "stop_regex": (), "tfs_z": (1,), "top_n_sigma": (), "top_n_tokens": (0,),
     "watermark": (False,), "xtc_probability": (0,),
-    # transformers: what a model is called with beside token ids
+    # transformers: inputs of a model besides token ids
     "attention_mask": ([1],), "encoder_outputs": (), "inputs_embeds": (), "past_key_values": (), "position_ids": ([0],),
     "token_type_ids": ([0],),
-    # objects of such fields, which stand beside the prompt here
+    # objects with such fields; here the fields stand beside the prompt
     "options": ({},), "parameters": ({},),
     "extra_body": ({},), "generate_kwargs": ({},), "generation_config": ({},), "sampling_parameters": ({},),
     "sampling_params": ({},),
 }  # fmt: skip
 
-# The rest of a request to a server. These words are common, so that outside the body of an OpenAI line, and outside
-# `SamplingParams.of`, they are data.
+# The other fields of a request to a server. These words are common. So they are data outside the body of an OpenAI line
+# and outside `SamplingParams.of`.
 HARMLESS_IN_BODY = frozenset({
     "cache_salt", "include_reasoning", "metadata", "parallel_tool_calls", "prediction", "priority",
     "prompt_cache_key", "prompt_cache_retention", "request_id", "return_mm_kwargs", "safety_identifier",
@@ -98,14 +99,14 @@ REFUSED_IN_BODY: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }  # fmt: skip
 
-MODEL_INPUTS = {  # of REFUSED: lists with a number per token. The values that change nothing, and what to do else
+MODEL_INPUTS = {  # of REFUSED: lists with a number per token. The values that have no effect, and what to do otherwise
     "attention_mask": (lambda value: _all_are(1, value), "leave out the tokens with 0, and attention_mask"),
     "position_ids": (lambda value: value == [*range(len(value))], "leave it out: positions count from 0"),
     "token_type_ids": (lambda value: _all_are(0, value), "leave it out: a record is one text"),
 }
-OBJECTS = ("options", "parameters")  # common words: refused only as an object with the name of a sampling field
+OBJECTS = ("options", "parameters")  # common words: refused only if they are objects with a sampling field
 
-INSTEAD = {  # what to do where something near is honoured
+INSTEAD = {  # what to do if something similar is supported
     "bad_words_ids": "give the words as bad_words",
     **dict.fromkeys(
         (
@@ -140,17 +141,17 @@ INSTEAD = {  # what to do where something near is honoured
 
 
 def is_harmless(name: str, *, body: bool) -> bool:
-    """True if the field changes no answer. body: it is one of a request, not of a plain record."""
+    """True if the field has no effect on an answer. body: it is a field of a request, not of a plain record."""
     return name in HARMLESS or (body and name in HARMLESS_IN_BODY)
 
 
 def is_known(name: str, *, body: bool) -> bool:
-    """True if the table has the name; `is_harmless` says what `body` is."""
+    """True if the table has the name. body: as in `is_harmless`."""
     return name in HONOURED or name in REFUSED or is_harmless(name, body=body) or (body and name in REFUSED_IN_BODY)
 
 
 def refusal(name: str, value: Any, *, body: bool) -> str | None:
-    """The rule that a refused field breaks, or None: its value changes nothing, or nobody refuses it."""
+    """The rule that a refused field breaks. None if its value has no effect, or if the field is not refused."""
     neutral = REFUSED.get(name)
     if neutral is None and body:
         neutral = REFUSED_IN_BODY.get(name)
@@ -167,7 +168,8 @@ def refusal(name: str, value: Any, *, body: bool) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """A value for a message: short, and Python refuses to write integers of more than 4,300 digits."""
+    """A value for a message. It is short, and works for integers of more than 4,300 digits, which Python refuses to
+    print."""
     if isinstance(value, Integral) and int(value).bit_length() > 128:
         return f"an integer of {int(value).bit_length()} bits"
     if isinstance(value, list | tuple | dict | set) and len(value) > 8:
@@ -180,7 +182,7 @@ def shown(value: Any) -> str:
 
 
 def shown_as_json(value: Any) -> str:
-    """A list or an object of a record for a message, as JSON; see `shown`."""
+    """A list or an object of a record as JSON, for a message; see `shown`."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -193,7 +195,7 @@ def _all_are(wanted: int, values: list[Any]) -> bool:
 
 
 def _same(value: Any, neutral: Any) -> bool:
-    """Equal, but neither true for 1 nor 1 for true."""
+    """Equal, but True and 1 differ."""
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
 
 
@@ -204,7 +206,8 @@ def _as_json(value: Any) -> str:
 
 
 def names_sampling(column: str) -> bool:
-    """True for a column of a table that must be read: a sampling field, honoured or refused, or almost one's name."""
+    """True for a column of a table that must be read: a sampling field, supported or refused, or almost the name of
+    one."""
     if column in HONOURED or column in REFUSED:
         return True
     return column not in HARMLESS and meant_by(column, HONOURED) is not None
@@ -212,5 +215,5 @@ def names_sampling(column: str) -> bool:
 
 @lru_cache(1024)
 def meant_by(name: str, wanted: tuple[str, ...]) -> str | None:
-    """The field that a misspelt name was to be."""
+    """The field that a misspelt name was meant to be."""
     return next(iter(get_close_matches(name.lower(), wanted, 1, ALIKE)), None)

@@ -1,8 +1,8 @@
-"""Texts to score, and their scores: JSON lines in and out, or a text file of one text a line.
+"""Texts to score and their scores: JSON lines for both, or a text file with one text per line as input.
 
 A JSON line is {"id": ..., "context": "text", "continuation": "text"}, or {"id": ..., "text": "text"} for a text alone.
-"prompt" is another name of "context". Each of them is text or a list of token ids; "prompt_token_ids",
-"continuation_token_ids" and "tokens" are ids, too. All other fields are data, and ignored.
+"prompt" is another name of "context". Each of them is a text or a list of token ids. "prompt_token_ids",
+"continuation_token_ids" and "tokens" are token ids, too. All other fields are ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.records import Id, Record, RecordError
 
 Tokens = str | list[int]
-T = TypeVar("T")  # what is made of a record, to be scored
+T = TypeVar("T")  # the prepared form of a record
 _Unset = msgspec.UnsetType
 CONTEXTS, CONTINUATIONS, TEXTS = (
     ("context", "prompt", "prompt_token_ids"), ("continuation", "continuation_token_ids"), ("text", "tokens"),
@@ -54,7 +54,8 @@ class _IdOnly(msgspec.Struct):
 
 
 class Given(NamedTuple):
-    """What a line gives. context: None for a text alone, which is `scored`. field: the name of what is scored."""
+    """The content of a line. context: None for a text alone, which is in `scored`. field: the name of the scored
+    field."""
 
     context: Tokens | None
     scored: Tokens
@@ -63,8 +64,8 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScoredBatch(Generic[T]):
-    """Records in the order of the input, each with what is made of it, None for a bad one. end: bytes of the input used
-    so far."""
+    """Records in the order of the input, each with its prepared form; None for a bad one. end: bytes of the input used
+    up to now."""
 
     records: list[Record]
     contents: list[T | None]
@@ -72,10 +73,10 @@ class ScoredBatch(Generic[T]):
 
 
 class ScoredLines(LineReader[Given, T | None], Generic[T]):
-    """Texts to score of a JSONL file in batches; lines that cannot be used become records with an error.
+    """Texts to score of a JSONL file in batches. Lines that cannot be used become records with an error.
 
-    prepare: makes of (context, scored) what is computed; a UsageError or InputError of it is the record's. Ids are 0 to
-    vocabulary - 1. count, memory and errors are LineReader's.
+    prepare: turns (context, scored) into the form that is computed. If it raises UsageError or InputError, the record
+    has this error. Ids are 0 to vocabulary - 1. count, memory and errors are LineReader's.
     """
 
     example = '{"id": ..., "context": "text", "continuation": "text"} or {"id": ..., "text": "text"}'
@@ -110,7 +111,7 @@ class ScoredLines(LineReader[Given, T | None], Generic[T]):
         return self._found(record, fields)
 
     def _found(self, record: Any, fields: Row) -> tuple[Id | None, Given]:
-        """The id, and what is to be scored. Raises BadLine unless it is a pair or a text alone."""
+        """The id, and what is to be scored. Raises BadLine unless the record is a pair or a text alone."""
         (context, continuation, text), id = map(_one_of(record), (CONTEXTS, CONTINUATIONS, TEXTS)), record.id
         own = None if id is msgspec.UNSET else id
         if text and (context or continuation):
@@ -135,7 +136,7 @@ class ScoredLines(LineReader[Given, T | None], Generic[T]):
 
 
 def _one_of(record: Any) -> Callable[[tuple[str, ...]], str]:
-    """Finds the one of some names that a record has, "" for none. Raises BadLine for several."""
+    """A function that finds which one of several names a record has; "" for none. Raises BadLine for more than one."""
 
     def find(names: tuple[str, ...]) -> str:
         given = [name for name in names if getattr(record, name) is not msgspec.UNSET]
@@ -152,7 +153,7 @@ def _said(error: UsageError | InputError) -> str:
 
 
 class ScoredText(ScoredLines[T]):
-    """Texts alone of a UTF-8 text file, one a line, whose number is the id; blank lines are skipped."""
+    """Texts alone of a UTF-8 text file, one per line. The number of the line is the id. Blank lines are skipped."""
 
     example = "a text"
     IDS = False
@@ -172,8 +173,11 @@ def open_scored(
     vocabulary: int,
     count: int | None = None,
 ) -> ScoredLines[T]:
-    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a text per line. The
-    arguments are ScoredLines'. Raises UsageError for another name, and InputError."""
+    """The reader for a file, by its name: .jsonl for JSON lines; .parquet, .csv and .tsv for rows with the same fields;
+    .txt for one text per line.
+
+    The arguments are those of ScoredLines. Raises UsageError for another name, and InputError.
+    """
     name = os.fspath(path)
     check_records_name(name, "input")
     form = kind_of_records(name)
@@ -191,7 +195,7 @@ def open_scored(
 
 
 class Scores(NamedTuple):
-    """As a line shows them. logprob: the sum. cut: tokens of the context that were not read."""
+    """The values of an output line. logprob: the sum. cut: number of context tokens that were not read."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -216,12 +220,12 @@ class ScoreWriter:
 def _answer(record: Record, scores: Scores | None) -> dict[str, Any]:
     if scores is None:
         return {"id": record.id, "error": record.error}
-    values = [float(str(np.float32(value))) for value in scores.logprobs]  # the fewest digits that give them back
+    values = [float(str(np.float32(value))) for value in scores.logprobs]  # the fewest digits that identify them
     answer = {"id": record.id, "logprob": scores.logprob, "is_greedy": scores.is_greedy,
               "token_ids": scores.token_ids, "token_logprobs": values}  # fmt: skip
     return answer | {"cut": scores.cut} if scores.cut else answer
 
 
 def error_line(said: bytes, error: RecordError) -> bytes:
-    """What ScoreWriter writes for a record with this error, for which it wrote the line `said` before."""
+    """The line that replaces `said`, which ScoreWriter wrote before, for a record that now has this error."""
     return msgspec.json.encode({"id": msgspec.json.decode(said)["id"], "error": error}) + b"\n"

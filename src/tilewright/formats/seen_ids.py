@@ -1,4 +1,4 @@
-"""Ids that were given before, by 64-bit hashes: 8 bytes per id, whatever its length."""
+"""Find repeated ids by 64-bit hashes: 8 bytes per id, whatever its length."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from tilewright.formats.records import Id
 
 
 class SeenIds:
-    """64-bit hashes of all ids so far, in sorted runs; two are merged when the last is half as large as the other."""
+    """64-bit hashes of all ids up to now, in sorted runs. Two runs are merged when the last is at least half as
+    large."""
 
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []
 
     def add(self, given: np.ndarray) -> np.ndarray:
-        """bool (n,): which of `id_hashes` were given before, here or in an earlier call; those of None never were."""
+        """bool (n,): which of `id_hashes` occurred before, here or in an earlier call. A missing id (None) never
+        counts."""
         again = np.zeros(len(given), bool)
         known = np.flatnonzero(given)
         hashes, first = np.unique(given[known], return_index=True)
@@ -34,7 +36,7 @@ class SeenIds:
 
 
 def id_hashes(ids: list[Id | None]) -> np.ndarray:
-    """uint64 (n,); 0 for None, and for nothing else."""
+    """uint64 (n,): 0 for None, and only for None."""
     return np.array([0 if id is None else _hash(id) for id in ids], np.uint64)
 
 

@@ -1,7 +1,7 @@
 """From text to the token ids that a model takes.
 
-`SentenceEncoder` always gives the same number of ids: it cuts a longer text off, and fills a shorter one up with the
-padding id. `RaggedEncoder` gives as many ids as a text has, up to the model's limit. Both depend on the text alone.
+`SentenceEncoder` always gives the same number of ids: it cuts a longer text, and fills up a shorter one with the
+padding id. `RaggedEncoder` gives as many ids as a text has, up to the model's limit. The ids depend only on the text.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.formats.tokenizer import Tokenizer
 
-CHARACTERS = 256  # of a text, for each token that counts: what lies behind them costs no memory
-NO_TOKEN = -1  # in a row that is longer than its text
-WORD = "a"  # encoded to find out which special tokens the tokenizer adds
-TEXTS = 1024  # handed to the tokenizer at once, which works on them in parallel
+CHARACTERS = 256  # characters per token of a text that are read; the rest is not passed on and costs no memory
+NO_TOKEN = -1  # marks the unused end of a row that is longer than its text
+WORD = "a"  # it is encoded to find out which special tokens the tokenizer adds
+TEXTS = 1024  # texts that the tokenizer gets at once; it encodes them in parallel
 
 
 class Pair(NamedTuple):
@@ -28,12 +28,12 @@ class Pair(NamedTuple):
 
 
 Text = str | list[int]  # a text, or its ids
-Content = Text | Pair  # of a good record
+Content = Text | Pair  # the content of a good record
 
 
 class Encoded(NamedTuple):
     """Texts as token ids. tokens: int32 (n, longest). seconds: int32 (n,), index of the first token of type 1, 0 if a
-    text has none. cut: texts that are longer than what counts."""
+    text has none. cut: number of texts that were cut."""
 
     tokens: np.ndarray
     seconds: np.ndarray
@@ -52,10 +52,10 @@ class Sizes(Protocol):
 
 
 class SentenceEncoder:
-    """Texts, and ids that may be fewer, as exactly `length` token ids.
+    """Texts, or lists of ids that may be shorter, as exactly `length` token ids.
 
-    pad_id: what fills them up. vocabulary: the model's, ids are 0 to vocabulary - 1. Raises InputError for a tokenizer
-    with more tokens.
+    pad_id: fills them up. vocabulary: the model's; ids are 0 to vocabulary - 1. Raises InputError for a tokenizer with
+    more tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, length: int, pad_id: int, vocabulary: int) -> None:
@@ -65,15 +65,15 @@ class SentenceEncoder:
             raise self._unfit(f"the tokenizer has {tokenizer.size:,} tokens")
 
     def checked_pair(self, text: str, pair: str) -> Pair:
-        """As `checked`, for two texts. Raises InputError where the model takes single texts."""
+        """As `checked`, for two texts. Raises InputError if the model takes only single texts."""
         raise InputError("is given with a second text; the model takes single ones")
 
     def checked(self, text: str) -> str:
-        """The part of a text that can count. Raises InputError for one without words, that is no valid Unicode, or that
-        the tokenizer makes too long."""
+        """The part of a text that can have an effect. Raises InputError for a text without words, with invalid Unicode,
+        or that becomes too long in the tokenizer."""
         if not text or text.isspace():
             raise InputError("is empty; a sentence has at least one word")
-        text = text[: CHARACTERS * self.length + 1]  # the one more tells `encoded` that there was more
+        text = text[: CHARACTERS * self.length + 1]  # one more, so that `encoded` sees a cut
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -82,17 +82,17 @@ class SentenceEncoder:
         return text
 
     def filled(self, ids: Sequence[int]) -> list[int]:
-        """Ids, filled up to the length. Raises InputError for none, or too many."""
+        """The ids, filled up to the length. Raises InputError for no ids, or too many."""
         if not 1 <= len(ids) <= self.length:
             raise InputError(f"has {len(ids)} ids; the model takes 1 to {self.length}")
         return [*ids, *[self._pad_id] * (self.length - len(ids))]
 
     def rows(self, contents: Sequence[Content]) -> np.ndarray:
-        """int32 (n, length) of what `checked` and `filled` gave. Raises InputError as `encoded` does."""
+        """int32 (n, length) from the results of `checked` and `filled`. Raises InputError as `encoded` does."""
         return self.encoded(contents)[0]
 
     def encoded(self, contents: Sequence[Content]) -> tuple[np.ndarray, int]:
-        """`rows`, and how many of the texts are longer than what counts.
+        """`rows`, and how many of the texts were cut.
 
         Raises InputError if the tokenizer fails, or gives an id outside the vocabulary.
         """
@@ -100,7 +100,7 @@ class SentenceEncoder:
         return found.tokens, found.cut
 
     def encoded_pairs(self, contents: Sequence[Content]) -> Encoded:
-        """`encoded`, and the second texts of pairs."""
+        """As `encoded`, also for pairs."""
         rows: list[Sequence[int]] = []
         seconds, cut, most = np.zeros(len(contents), np.int32), 0, CHARACTERS * self.length
         for first in range(0, len(contents), TEXTS):
@@ -137,10 +137,10 @@ class SentenceEncoder:
 
 
 class RaggedEncoder(SentenceEncoder):
-    """Texts, and ids, as 1 to `length` token ids: `NO_TOKEN` fills the rows of a batch up to its longest text.
+    """Texts, or lists of ids, as 1 to `length` token ids. `NO_TOKEN` fills the rows of a batch up to its longest text.
 
     A longer text loses tokens at its end, or at its start if the tokenizer's `truncation` says so. The special tokens
-    that the tokenizer adds stay. prompt: comes before every text. Raises InputError for a length that leaves no token
+    that the tokenizer adds stay. prompt: stands before every text. Raises InputError for a length that leaves no token
     of a text.
     """
 
@@ -154,7 +154,7 @@ class RaggedEncoder(SentenceEncoder):
         if length <= self._before + self._after:
             what = f"a text may have {length} tokens, and {self._before + self._after} of them are special"
             raise InputError(f"{what}: none is left for the text", path=tokenizer.path)
-        self.prompt_tokens = len(tokenizer.encode(prompt)) - self._after if prompt else 0  # and the special one before
+        self.prompt_tokens = len(tokenizer.encode(prompt)) - self._after if prompt else 0  # with special ones
         if self.prompt_tokens + self._after >= length:
             what = (
                 f"the prompt has {self.prompt_tokens} tokens, and a text may have {length}: none is left for the text"
@@ -170,11 +170,11 @@ class RaggedEncoder(SentenceEncoder):
         return super().checked(self._prompt + text)
 
     def checked_pair(self, text: str, pair: str) -> Pair:
-        """The parts of two texts that can count. Raises InputError as `checked`."""
+        """The parts of two texts that can have an effect. Raises InputError as `checked` does."""
         return Pair(self.checked(text), super().checked(pair))
 
     def filled(self, ids: Sequence[int]) -> list[int]:
-        """The ids. Raises InputError for none, or too many."""
+        """The ids unchanged. Raises InputError for no ids, or too many."""
         if not 1 <= len(ids) <= self.length:
             raise InputError(f"has {len(ids)} ids; the model takes 1 to {self.length}")
         return list(ids)
@@ -191,7 +191,8 @@ class RaggedEncoder(SentenceEncoder):
 
 
 def encoder_for(tokenizer: Tokenizer | None, config: Sizes) -> SentenceEncoder | None:
-    """The encoder of a model; None where it has no tokenizer. Raises InputError where the two do not fit."""
+    """The encoder of a model; None if it has no tokenizer. Raises InputError if the tokenizer does not fit the
+    model."""
     if tokenizer is None:
         return None
     if config.pad_token_id is None:

@@ -1,4 +1,4 @@
-"""Sentences in: JSON lines, a text file of one sentence a line, or the course's binary token files."""
+"""Readers of sentences: JSON lines, a text file with one sentence per line, or the course's binary files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SentenceReader = TokenLines | TokenFile
 
 
 class SentenceText(TokenLines):
-    """Sentences of a UTF-8 text file, one a line, whose number is the id; blank lines are skipped."""
+    """Sentences of a UTF-8 text file, one per line. The number of the line is the id. Blank lines are skipped."""
 
     example_of_text = "a sentence"
     IDS = False
@@ -40,12 +40,12 @@ def open_sentences(
     scan: int | None = None,
     fields: RecordFields = PLAIN,
 ) -> SentenceReader:
-    """The reader for a file's name: .jsonl JSON lines, .parquet, .csv and .tsv such rows, .txt a sentence a line, .bin
-    binary.
+    """The reader for a file, by its name: .jsonl for JSON lines; .parquet, .csv and .tsv for rows with the same fields;
+    .txt for one sentence per line; .bin for binary.
 
-    encoder: None where the model has no tokenizer. length: token ids of a sentence, below vocabulary. count: sentences
-    from the start; None: all. scan: TokenFile's. fields: as the user names them. Raises UsageError for another name
-    and for text without an encoder, InputError as the readers do.
+    encoder: None if the model has no tokenizer. length: token ids per sentence, each below vocabulary. count: sentences
+    from the start; None: all. scan: as in TokenFile. fields: the ones that the user named. Raises UsageError for
+    another name and for text without an encoder, InputError as the readers do.
     """
     name = os.fspath(path)
     check_records_name(name, "input")

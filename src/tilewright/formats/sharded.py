@@ -1,4 +1,4 @@
-"""Weights of a model directory: model.safetensors, or the shards that model.safetensors.index.json lists."""
+"""The weights of a model directory: model.safetensors, or the shards that model.safetensors.index.json lists."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tilewright.formats.json_keys import check_keys
 from tilewright.formats.lines import json_error
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-MAX_INDEX_BYTES = 64 << 20  # a million tensors
+MAX_INDEX_BYTES = 64 << 20  # enough for a million tensors
 
 
 class Stored(NamedTuple):
-    """A tensor of a directory: the file that holds it, and its read-only array, mapped."""
+    """A tensor of a directory: its file, and its read-only mapped array."""
 
     path: str
     array: np.ndarray
@@ -32,10 +32,11 @@ class _Index(msgspec.Struct):
 
 
 def map_directory(path: str | os.PathLike[str]) -> dict[str, Stored]:
-    """Every tensor of the directory by its name, mapped. A model.safetensors goes before an index, as elsewhere.
+    """Every tensor of the directory by its name, mapped. As in other libraries, model.safetensors has precedence over
+    an index.
 
-    Raises InputError for a damaged file, an index that names files elsewhere, and an index that is not exactly what
-    the shards hold.
+    Raises InputError for a damaged file, for an index that names files in other directories, and for an index whose
+    content differs from the shards.
     """
     whole, index = (os.path.join(path, name) for name in (WEIGHTS, INDEX))
     if not os.path.lexists(whole) and not os.path.lexists(index):
@@ -79,7 +80,7 @@ def _map_file(path: str) -> dict[str, Stored]:
 
 
 def _read_index(path: str) -> dict[str, str]:
-    """Tensor -> the name of its shard, a file of the same directory."""
+    """Tensor -> the name of its shard, a file in the same directory."""
     shard_of = read_json(path, "index of the weights", MAX_INDEX_BYTES, _Index).weight_map
     for shard in set(shard_of.values()):
         if not shard.endswith(".safetensors") or ".." in shard or set(shard) & set("/\\\0"):
@@ -89,7 +90,8 @@ def _read_index(path: str) -> dict[str, str]:
 
 
 def read_json(path: str, what: str, limit: int, kind: Any) -> Any:
-    """The JSON of a file as msgspec's `kind`. Raises InputError for more than `limit` bytes or anything else."""
+    """The content of a JSON file as msgspec's `kind`. Raises InputError for more than `limit` bytes, or for other
+    content."""
     with InputFile(path, what) as file:
         if file.size > limit:
             raise InputError(f"the {what} has {file.size:,} bytes; at most {limit:,} are allowed", path=path)

@@ -1,4 +1,4 @@
-"""Rows of numbers, noise or images, read a few rows at a time: text that starts with their count, or .npy."""
+"""Rows of numbers, noise or images, read a few rows at a time: from text that starts with their count, or from .npy."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tilewright.formats.files import InputFile
 from tilewright.formats.names import advice
 from tilewright.formats.npy import read_header
 
-CHUNK_BYTES = 1 << 20  # of text, parsed at a time
-SCAN_BYTES = 4 << 20  # of an array, checked at a time
-LONGEST = 64  # characters of a number; the longest that printf writes of a float have 48
+CHUNK_BYTES = 1 << 20  # bytes of text that are parsed at a time
+SCAN_BYTES = 4 << 20  # bytes of an array that are checked at a time
+LONGEST = 64  # characters of a number; the longest float that printf writes has 48
 SUFFIXES = (".txt", ".npy")
 
 
 class Rows(NamedTuple):
-    """values: float32 (n, *shape). end: bytes of the file used so far."""
+    """values: float32 (n, *shape). end: bytes of the file used up to now."""
 
     values: np.ndarray
     end: int
 
 
 class Table:
-    """`with open_table(...) as table: for rows in table.batches(256)`; total: rows to come; bytes: of the file."""
+    """`with open_table(...) as table: for rows in table.batches(256)`. total: number of rows. bytes: of the file."""
 
     total: int
 
@@ -49,15 +49,15 @@ class Table:
         self.close()
 
     def close(self) -> None:
-        """Twice does no harm."""
+        """Close the file. It may be called twice."""
         self.file.close()
 
     def batches(self, size: int, rows: range | None = None) -> Iterator[Rows]:
-        """These rows in order, None: all, `size` at a time."""
+        """These rows in order (None: all), `size` at a time."""
         raise NotImplementedError
 
     def _counted(self, rows: int, count: int | None) -> int:
-        """How many rows to use. Raises InputError where there are too few."""
+        """The number of rows to use. Raises InputError if there are too few."""
         if rows == 0:
             raise InputError(f"the {self.file.what} holds no {self._row}s", path=self.file.path)
         if count is not None and count > rows:
@@ -66,7 +66,8 @@ class Table:
         return rows if count is None else count
 
     def _check_finite(self, values: np.ndarray, first: int) -> None:
-        """values: flat, from element `first` of the table on. Raises InputError naming the first that is not finite."""
+        """values: flat, from element `first` of the table on. Raises InputError, which names the first that is not
+        finite."""
         finite = np.isfinite(values)
         if self._checked and not finite.all():
             at = int(np.argmin(finite))
@@ -76,10 +77,10 @@ class Table:
 
 
 class TextTable(Table):
-    """n, then n rows of numbers, with any white space between.
+    """n, then n rows of numbers, separated by any white space.
 
     checked: read the whole file once before any row is used, and refuse numbers that are not finite. Raises InputError
-    for anything that is no number, and for numbers that are not exactly as many as n rows have.
+    for anything that is no number, and if the numbers are not exactly those of n rows.
     """
 
     def __init__(self, path, *, shape: tuple[int, ...], count: int | None, what: str, row: str, checked: bool) -> None:
@@ -92,12 +93,12 @@ class TextTable(Table):
                 self._refuse(found)
             self.total = self._counted(self.stated, count)
             self._stream: Iterator[tuple[np.ndarray, int]] | None = None
-            self._at, self._rest, self._end = 0, np.empty(0, np.float32), 0  # the row that comes next, what is parsed
+            self._at, self._rest, self._end = 0, np.empty(0, np.float32), 0  # next row, parsed numbers
             failing.pop_all()
 
     def batches(self, size: int, rows: range | None = None) -> Iterator[Rows]:
-        """These rows in order, None: all, `size` at a time. Rows behind those asked for last are found by reading on,
-        others from the start."""
+        """These rows in order (None: all), `size` at a time. Rows after those of the last call are found by reading on,
+        others by reading from the start."""
         rows = range(self.total) if rows is None else rows
         if self._stream is None or rows.start < self._at:
             self._stream, self._at, self._rest = self._numbers(), 0, self._rest[:0]
@@ -120,8 +121,8 @@ class TextTable(Table):
         return Rows(flat[:wanted].reshape(count, *self.shape), self._end)
 
     def _numbers(self) -> Iterator[tuple[np.ndarray, int]]:
-        """(flat finite float32, end in bytes) of all numbers behind the count."""
-        index = -1  # the count's own
+        """(flat finite float32, offset of the end) of all numbers after the count."""
+        index = -1  # index of the count
         for fields, end in read_fields(self.file):
             if index < 0 and fields:
                 self.stated, fields, index = self._count(fields[0]), fields[1:], 0
@@ -165,9 +166,9 @@ class TextTable(Table):
 
 
 class ArrayTable(Table):
-    """Rows of a .npy file (n, *shape), of any type of real number; they are rounded to float32.
+    """Rows of a .npy file (n, *shape), of any real type. They are rounded to float32.
 
-    checked: look for numbers that are not finite before any is used. Raises InputError for them, or another shape.
+    checked: find numbers that are not finite before any row is used. Raises InputError for them, or for another shape.
     """
 
     def __init__(self, path, *, shape: tuple[int, ...], count: int | None, what: str, row: str, checked: bool) -> None:
@@ -188,7 +189,7 @@ class ArrayTable(Table):
             failing.pop_all()
 
     def batches(self, size: int, rows: range | None = None) -> Iterator[Rows]:
-        """These rows in order, None: all, `size` at a time."""
+        """These rows in order (None: all), `size` at a time."""
         dtype, begin = self._header.dtype, self._header.offset
         rows = range(self.total) if rows is None else rows
         for first in range(rows.start, rows.stop, size):
@@ -207,9 +208,10 @@ def open_table(
 ) -> Table:  # fmt: skip
     """The rows of a .txt or .npy file.
 
-    shape: of a row. count: rows to use from the start, None: all. what, row: what errors call the file and a row.
-    checked: read every number before any is used, and refuse what is not finite. Raises UsageError for another kind
-    of file, and InputError.
+    shape: of a row. count: number of rows to use from the start; None: all. what, row: the words for the file and a row
+    in messages. checked: read every number before any is
+    used, and refuse NaN and infinity. Raises UsageError
+    for another kind of file, and InputError.
     """
     kinds = {".txt": TextTable, ".npy": ArrayTable}
     kind = kinds.get(suffix(path))
@@ -221,12 +223,13 @@ def open_table(
 
 
 def suffix(path: str | os.PathLike[str]) -> str:
-    """The ending of a name in lower case, with its dot; "" where it has none."""
+    """The suffix of a name in lower case, with its dot; "" if it has none."""
     return os.path.splitext(os.fspath(path))[1].lower()
 
 
 def read_fields(file: InputFile) -> Iterator[tuple[list[bytes], int]]:
-    """(what stands between white space, end in bytes), a chunk at a time. Raises InputError for one without an end."""
+    """(fields between white space, offset of the end), one chunk at a time. Raises InputError for a field without an
+    end."""
     carry = b""
     for offset in range(0, file.size, CHUNK_BYTES):
         chunk = bytearray(min(CHUNK_BYTES, file.size - offset))
@@ -242,7 +245,7 @@ def read_fields(file: InputFile) -> Iterator[tuple[list[bytes], int]]:
 
 
 def _number(field: bytes) -> float:
-    if b"_" in field:  # Python's own: 1_000
+    if b"_" in field:  # Python accepts 1_000, other programs do not
         raise ValueError
     return float(field)
 

@@ -1,4 +1,5 @@
-"""TIFF stacks through tifffile: contiguous ones are read box by box, deflated ones of one channel held in memory."""
+"""TIFF stacks through tifffile. Contiguous ones are read box by box; deflated ones with one channel are held in
+memory."""
 
 from __future__ import annotations
 
@@ -21,17 +22,17 @@ from tilewright.formats.tiff_pages import check_pages
 from tilewright.formats.volumes import ArrayVolume, Shape, Volume, check_memory, check_shape
 from tilewright.formats.voxels import as_tiff, voxel_size
 
-PLAIN, DEFLATED = (1,), (8, 32946)  # TIFF's numbers of compressions
-LEAST_TILE = 16 << 20  # bytes: a tile may be larger than the page, but not without end
+PLAIN, DEFLATED = (1,), (8, 32946)  # TIFF's numbers for compressions
+LEAST_TILE = 16 << 20  # bytes: a tile may be larger than the page, up to this limit
 
 
 def open_tiff(path: str, what: str, *, memory: int | None = None, headers: bool = False) -> Volume:
-    """A TIFF stack (Z, Y, X), or a page a plane: read box by box where it is stored as one array, else held in memory.
-    headers: see `open_volume`.
+    """A TIFF stack (Z, Y, X), with one page per plane. It is read box by box if it is stored as one array, and
+    otherwise held in memory. headers: see `open_volume`.
 
-    Raises InputError for a file that tifffile cannot read, pages of several channels or other compressions than
-    deflate, data that expands beyond the size its header tells of, or other than three dimensions; ResourceError where
-    it does not fit into `memory` bytes, or without tifffile.
+    Raises InputError for a file that tifffile cannot read, for pages with several channels or compressions other than
+    deflate, for data that expands beyond the size in its header, or for other than three dimensions. Raises
+    ResourceError if it does not fit into `memory` bytes, or if tifffile is missing.
     """
     tifffile = _tifffile()
     damage = (
@@ -91,7 +92,8 @@ def _read(file: InputFile, tiff: Any, memory: int | None, headers: bool) -> Volu
 
 
 def _check_pages(file: InputFile, series: Any, needed: int, *, headers: bool) -> None:
-    """Raises InputError unless every piece of every page becomes the bytes that it should; headers: as they say."""
+    """Raises InputError unless every piece of every page has the right number of bytes. headers: judge only by the
+    headers."""
     page = series.keyframe
     if page.compression not in (*PLAIN, *DEFLATED):
         name = getattr(page.compression, "name", page.compression)
@@ -120,7 +122,7 @@ def _check_pages(file: InputFile, series: Any, needed: int, *, headers: bool) ->
 
 
 def _expands_beyond(file: InputFile, offset: int, count: int, size: int) -> bool:
-    if 1032 * count <= size:  # deflate never expands more
+    if 1032 * count <= size:  # deflate never expands more than this
         return False
     data = bytearray(count)
     file.read_into(data, offset)
@@ -132,7 +134,8 @@ def _expands_beyond(file: InputFile, offset: int, count: int, size: int) -> bool
 
 
 def tiff_form(shape: Shape, dtype: np.dtype, like: Volume) -> RawForm:
-    """A TIFF stack, a page a plane, the values as one array; it keeps the metadata of `like` if that is a TIFF."""
+    """A TIFF stack with one page per plane, its values stored as one array. It keeps the metadata of `like` if that is
+    a TIFF."""
     size = math.prod(shape) * dtype.itemsize
     options, _ = tiff_options(shape, dtype, like)
     try:
@@ -143,7 +146,7 @@ def tiff_form(shape: Shape, dtype: np.dtype, like: Volume) -> RawForm:
 
 
 def tiff_options(shape: Shape, dtype: np.dtype, like: Volume) -> tuple[dict[str, Any], str | None]:
-    """(what tifffile is handed beside the values' shape and dtype, what is lost of the metadata of `like`)."""
+    """(what tifffile gets besides the values' shape and dtype, what is lost of the metadata of `like`)."""
     size = math.prod(shape) * dtype.itemsize
     found = like.header if isinstance(like.header, TiffMetadata) else None
     if found is None and (voxels := voxel_size(like)):
@@ -159,14 +162,14 @@ def tiff_options(shape: Shape, dtype: np.dtype, like: Volume) -> tuple[dict[str,
 
 
 def _is_big(size: int) -> bool:
-    return size > 0xF0000000  # offsets have 32 bits else
+    return size > 0xF0000000  # otherwise offsets have 32 bits
 
 
 def _around(shape: Shape, dtype: np.dtype, size: int, options: dict[str, Any]) -> tuple[bytes, bytes]:
-    """The bytes before and behind the values."""
+    """The bytes before and after the values."""
     with tempfile.TemporaryFile() as stream, naming(tempfile.gettempdir(), "write"):
         tifffile = _tifffile()
-        begin, _ = tifffile.imwrite(  # a file with a hole for the values
+        begin, _ = tifffile.imwrite(  # a file with a hole in place of the values
             tifffile.FileHandle(stream, name="volume.tif"),
             shape=shape,
             dtype=dtype,
@@ -184,5 +187,5 @@ def _around(shape: Shape, dtype: np.dtype, size: int, options: dict[str, Any]) -
 
 def _tifffile() -> Any:
     tifffile = package("tifffile", "TIFF")
-    logging.getLogger("tifffile").addHandler(logging.NullHandler())  # what is wrong is raised, not written to stderr
+    logging.getLogger("tifffile").addHandler(logging.NullHandler())  # errors are raised, not written to stderr
     return tifffile

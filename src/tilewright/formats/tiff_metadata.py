@@ -1,25 +1,25 @@
-"""What a TIFF says about its voxels, carried from an input to an output: resolution, description, and the metadata of
-ImageJ, OME or tifffile."""
+"""The metadata of a TIFF that is copied from an input to an output: resolution, description, and that of ImageJ, OME or
+tifffile."""
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree  # expat refuses entities that expand without end; DOCTYPE is refused here
+import xml.etree.ElementTree as ElementTree  # expat refuses entities that expand without limit; DOCTYPE is refused here
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-MAX_METADATA = 16 << 20  # bytes of text that are carried over
+MAX_METADATA = 16 << 20  # bytes of text that are copied
 OF_THE_VALUES = {"ImageJ", "images", "slices", "channels", "frames", "hyperstack", "min", "max", "Ranges", "LUTs"}
-OF_SHAPED = {"shape", "axes", "truncated"}  # of tifffile's JSON: they describe the file
-DESCRIBED = {"generic", "uniform", "shaped"}  # tifffile's kinds of series whose description is words of the user
+OF_SHAPED = {"shape", "axes", "truncated"}  # keys of tifffile's JSON that describe the file itself
+DESCRIBED = {"generic", "uniform", "shaped"}  # tifffile's kinds of series whose description is a text of the user
 OME_TYPES = {"float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True)
 class TiffMetadata:
     """resolution: (x, y) as TIFF's fractions, per `unit` (TIFF's number; None: not given). imagej: tifffile's dict.
-    ome: XML. shaped: tifffile's JSON, where neither of them tells. description: of the first page, where it is none of
+    ome: XML. shaped: tifffile's JSON, if there are neither of these. description: of the first page, if it is none of
     the three. lost: what could not be read."""
 
     resolution: tuple[tuple[int, int], tuple[int, int]] | None = None
@@ -35,7 +35,7 @@ class TiffMetadata:
 
 
 def read_metadata(tiff: Any) -> TiffMetadata:
-    """Of an open `tifffile.TiffFile`. Metadata that cannot be read does not make the values unreadable."""
+    """The metadata of an open `tifffile.TiffFile`. If it cannot be read, the values still can."""
     try:
         tags = tiff.pages[0].tags
         fractions = [tags[name].value if name in tags else None for name in ("XResolution", "YResolution")]
@@ -53,12 +53,12 @@ def read_metadata(tiff: Any) -> TiffMetadata:
 
 
 def _description(tiff: Any) -> tuple[str, str | None]:
-    """(the first page's description where it is neither ImageJ's nor tifffile's, what is lost of the descriptions)."""
+    """(the first page's description if it is neither ImageJ's nor tifffile's, what is lost of the descriptions)."""
     page, kind = tiff.pages[0], tiff.series[0].kind
     text = page.description
     if not text or text in (page.imagej_description, page.shaped_description):
         return "", None
-    if kind not in DESCRIBED or page.is_imagej:  # the output would be read as a file of that kind, and is none
+    if kind not in DESCRIBED or page.is_imagej:  # otherwise the output would be read as a file of that kind
         return "", f"the image description, which is that of a file of kind {kind!r}"
     if len(text) > MAX_METADATA:
         return "", f"the image description of {len(text):,} characters"
@@ -69,7 +69,7 @@ def _description(tiff: Any) -> tuple[str, str | None]:
 def options_for(
     found: TiffMetadata, shape: tuple[int, ...], dtype: np.dtype, *, big: bool
 ) -> tuple[dict[str, Any], str | None]:
-    """(what `tifffile.imwrite` is handed for it, what is lost). big: a BigTIFF, which ImageJ does not read."""
+    """(what `tifffile.imwrite` gets for it, what is lost). big: a BigTIFF, which ImageJ does not read."""
     options: dict[str, Any] = {"metadata": {"axes": "ZYX", **found.shaped}}
     options |= {"description": found.description.encode()} if found.description else {}
     if found.resolution:
@@ -92,7 +92,7 @@ def options_for(
 
 
 def _ome_of(text: str, shape: tuple[int, ...], dtype: np.dtype) -> bytes | None:
-    """The XML with the output's shape and type; None where it does not describe one stack of one channel."""
+    """The XML with the output's shape and type. None if it does not describe one stack with one channel."""
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         return None
     try:
@@ -106,7 +106,7 @@ def _ome_of(text: str, shape: tuple[int, ...], dtype: np.dtype) -> bytes | None:
     if len(every) != 1:
         return None
     pixels = every[0]
-    root.attrib.pop("UUID", None)  # it named the input's file
+    root.attrib.pop("UUID", None)  # it identified the input's file
     for name in ("TiffData", "BinData", "MetadataOnly"):
         for child in pixels.findall(f"{space}{name}"):
             pixels.remove(child)

@@ -1,5 +1,5 @@
-"""The chain of a TIFF's pages, checked before tifffile follows it: tifffile does not end where the chain is a circle,
-and takes a chain that was cut for one of fewer pages."""
+"""Check the chain of a TIFF's pages before tifffile follows it. If the chain is a circle, tifffile does not stop. If it
+is cut, tifffile silently reads fewer pages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
 
 ORDERS = {b"II": "<", b"MM": ">"}
-LAYOUTS = {42: ("I", 4, "H", 12), 43: ("Q", 8, "Q", 20)}  # version -> offset, where the first lies, count, tag's bytes
-FIRST = 8  # the least offset of a page: what comes before is the header
+LAYOUTS = {42: ("I", 4, "H", 12), 43: ("Q", 8, "Q", 20)}  # version -> offset, where it lies, count, tag's bytes
+FIRST = 8  # the smallest offset of a page, because the header is before it
 
 
 def check_pages(file: InputFile) -> None:
-    """Raises InputError unless each page of the chain lies in the file and none overlaps more than the file holds.
+    """Raises InputError unless each page of the chain is inside the file, and the pages together are not larger than
+    the file.
 
-    What is no TIFF at all is left to tifffile.
+    A file that is no TIFF is left to tifffile.
     """
     head = _bytes(file, 0, 16)
     order = ORDERS.get(head[:2], "")
@@ -36,7 +37,7 @@ def check_pages(file: InputFile) -> None:
         (tags,) = struct.unpack(f"{order}{counts}", _bytes(file, offset, count_bytes))
         total += count_bytes + tags * tag_bytes
         behind = offset + count_bytes + tags * tag_bytes
-        if max(total, behind + offsets.size) > file.size:  # also bounds the time of pages that overlap
+        if max(total, behind + offsets.size) > file.size:  # this also limits the time for pages that overlap
             what = f"{page} has {tags:,} tags; with the pages before it they take more than the file"
             raise _refused(file, what, where)
         (offset,) = offsets.unpack(_bytes(file, behind, offsets.size))

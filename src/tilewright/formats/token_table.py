@@ -1,8 +1,8 @@
-"""A token table kept beside a model: rows that earlier runs computed, so that later ones only look them up.
+"""A token table that is stored beside a model. It has rows that earlier runs computed, so later runs only look them up.
 
 Layout: MAGIC, the header's length (u64), the header (JSON), then `row_of` i32 [groups][vocabulary], then the table's
-slices f32 [slices][rows][columns]. The header holds the fingerprint of everything that the rows follow from, the sizes,
-and a sha256 of each part, so that a damaged or foreign table is never used.
+slices f32 [slices][rows][columns]. The header has the sizes, a sha256 of each part, and the fingerprint of everything
+that the rows depend on. So a damaged table, or a table of something else, is never used.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def write_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarr
 
 
 def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarray, slices: np.ndarray) -> int | None:
-    """Fill row_of int32 (groups, vocabulary) and slices float32 (slices, capacity, columns) from a kept table.
+    """Fill row_of int32 (groups, vocabulary) and slices float32 (slices, capacity, columns) from a stored table.
 
-    Returns the number of rows; None, with nothing filled, if the table belongs to other weights, kernels or another
-    CPU, or has more rows than `capacity`. Raises InputError for a damaged file, and for one that another user wrote or
-    may write: its checksums say nothing of who computed its rows.
+    Returns the number of rows. Returns None, and fills nothing, if the table belongs to other weights, kernels or
+    another CPU, or has more rows than `capacity`. Raises InputError for a damaged file, and for a file that another
+    user wrote or may write, because its checksums do not show who computed its rows.
     """
     with InputFile(path, "token table") as file:
         _check_owner(file)
@@ -79,8 +79,8 @@ def read_table(path: str | os.PathLike[str], fingerprint: str, row_of: np.ndarra
 
 
 def _check_owner(file: InputFile) -> None:
-    """Raises InputError unless the open file belongs to this user, root or the owner of its directory, and others may
-    not write to it."""
+    """Raises InputError unless the open file belongs to this user, to root or to the owner of its directory, and nobody
+    else may write to it."""
     found, folder = os.fstat(file.fd), os.stat(os.path.dirname(os.path.abspath(file.path)))
     why = None
     if found.st_uid not in (0, os.geteuid(), folder.st_uid):
@@ -97,7 +97,7 @@ def _check_owner(file: InputFile) -> None:
 
 
 def _read_header(file: InputFile) -> tuple[Header, int]:
-    """The header, and where the data starts."""
+    """The header, and the offset of the data."""
     start = bytearray(16)
     if file.size >= 16:
         file.read_into(start, 0)
@@ -113,7 +113,7 @@ def _read_header(file: InputFile) -> tuple[Header, int]:
 
 
 def _digests(parts: list[np.ndarray]) -> list[str]:
-    """sha256 of each part, two at a time: hashing releases the GIL."""
+    """The sha256 of each part. Two are computed at a time, because hashing releases the GIL."""
     with ThreadPoolExecutor(max_workers=2) as pool:
         return list(pool.map(lambda part: hashlib.sha256(memoryview(part).cast("B")).hexdigest(), parts))
 

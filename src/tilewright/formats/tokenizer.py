@@ -1,4 +1,4 @@
-"""Text to token ids and back: tokenizer.json, read by Hugging Face's `tokenizers`."""
+"""From text to token ids and back, with a tokenizer.json that Hugging Face's `tokenizers` reads."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from tilewright.formats.tokenizer_settings import Truncation
 if TYPE_CHECKING:
     from tilewright.formats.tokenizer_process import TokenizerProcess
 
-MAX_BYTES = 128 << 20  # GPT-2's has 1.4 MB, the largest vocabularies in use 35 MB
-MAX_ITEMS = 8_000_000  # commas and brackets of the file: a token or a merge takes some 100 bytes; Gemma's has 3 million
+MAX_BYTES = 128 << 20  # GPT-2's file has 1.4 MB, the largest vocabularies in use have 35 MB
+MAX_ITEMS = 8_000_000  # commas and brackets: a token or a merge takes about 100 bytes; Gemma's file has 3 million
 MAX_TEXT = 1 << 20  # bytes of a text after normalization; each may take 500 bytes of memory
-MAX_TOGETHER = 4 << 20  # such bytes that the library works on at once, for 2 GiB of memory
-PROBE = "The quick brown fox, 3.14 \u00e9\u4e16\n"  # what a damaged vocabulary fails on shows when it is loaded
+MAX_TOGETHER = 4 << 20  # bytes of such texts that the library encodes at a time, which takes 2 GiB of memory
+PROBE = "The quick brown fox, 3.14 \u00e9\u4e16\n"  # so that a damaged vocabulary fails at once
 
 
 class Tokenizer:
-    """The tokenizer of a file `tokenizer.json`; its truncation and padding are off: a prompt is all of its tokens.
+    """The tokenizer of a file `tokenizer.json`. Its truncation and padding are off, so a prompt keeps all its tokens.
 
-    older: of a checkpoint without tokenizer.json, whose vocab.json or vocab.txt is `path`: the model_type, and what
-    `tokenizer_older.read_settings` found.
+    older: for a checkpoint without tokenizer.json, whose vocab.json or vocab.txt is `path`: the model_type, and the
+    result of `tokenizer_older.read_settings`. size: number of tokens, including added ones. truncation: what
+    tokenizer_config.json says about long texts; the encoder of a model applies it.
 
-    size: tokens, added ones too. Raises InputError for a file that is missing, too large, or no tokenizer, whatever
-    the library says or however it fails, and for one whose parts make texts too long (`tokenizer_limits.py`);
-    ResourceError where the system refuses. Where a pattern may take hours, texts are encoded in another process.
-
-    content: the bytes of the file, given in that other process; texts are then encoded here, whatever the patterns.
-    truncation: what tokenizer_config.json says about long texts; the encoder of a model applies it.
+    Raises InputError for a file that is missing, too large, or no tokenizer, however the library fails on it. Also
+    raises it for a tokenizer whose parts make texts too long (`tokenizer_limits.py`). Raises ResourceError if the
+    system refuses. If a pattern may take hours, texts are encoded in another process. content: the bytes of the file,
+    given in that other process; texts are then encoded in it, whatever the patterns.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Tokenizer:
         older: tuple[str, Settings] | None = None,
         content: bytes | None = None,
     ) -> None:
-        from tokenizers import Tokenizer as Library  # 30 ms, and only text needs it
+        from tokenizers import Tokenizer as Library  # takes 30 ms, and only text needs it
 
         self.path = os.fspath(path)
         alone = content is not None
@@ -66,7 +65,7 @@ class Tokenizer:
             self._library.no_truncation()
             self._library.no_padding()
             if getattr(self._library.model, "dropout", None):
-                self._library.model.dropout = None  # random merges are for training
+                self._library.model.dropout = None  # random merges are only for training
             self._growth = checked_growth(self._library, self.path)
             self.size: int = self._library.get_vocab_size()
             slow = not (alone or all(map(is_linear, patterns(self._library))))
@@ -75,13 +74,14 @@ class Tokenizer:
         self.truncation = Truncation()
         self._process: TokenizerProcess | None = None
         if slow:
-            from tilewright.formats.tokenizer_process import TokenizerProcess  # a few files need it
+            from tilewright.formats.tokenizer_process import TokenizerProcess  # only a few files need it
 
             self._process = TokenizerProcess(self.path, content)
-            self._process.call("decode", [])  # starts it, which encodes PROBE
+            self._process.call("decode", [])  # starts the process, which encodes PROBE
 
     def lowercase(self) -> None:
-        """Turn texts into lower case before anything else, as the field do_lower_case of sentence-transformers says."""
+        """Convert texts to lower case first, which is the meaning of the field do_lower_case of
+        sentence-transformers."""
         from tokenizers import normalizers
 
         if self._process:
@@ -92,8 +92,9 @@ class Tokenizer:
         self._library.normalizer = normalizers.Sequence([lower, own]) if own else lower
 
     def check(self, text: str) -> None:
-        """Raises InputError for a text that is, or becomes, longer than MAX_TEXT bytes: one step of the library copies
-        all of it, some 500 bytes of memory for each. Also for one that takes too long, where patterns may."""
+        """Raises InputError for a text that is, or becomes, longer than MAX_TEXT bytes. One step of the library copies
+        all of it, with about 500 bytes of memory for each byte. Also raises it for a text that takes too long, if a
+        pattern may."""
         if self._process:
             self._process.call("encode", text)
             return
@@ -117,14 +118,14 @@ class Tokenizer:
             return self._library.encode(text).ids
 
     def encode_word(self, text: str) -> list[int]:
-        """`encode` without special tokens: a part of a text."""
+        """`encode` without special tokens, for a part of a text."""
         if self._process:
             return self._process.call("encode_word", text)
         with _failures_of(self.path, "the tokenizer cannot encode this text"), ASIDE.without_panics():
             return self._library.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each; the library works on them in parallel, on so many that memory is bounded."""
+        """`encode` of each text. The library encodes them in parallel, so many at a time that memory stays bounded."""
         if self._process:
             return [self.encode(text) for text in texts]
         found: list[list[int]] = []
@@ -136,8 +137,8 @@ class Tokenizer:
     def encode_pairs(self, pairs: Sequence[tuple[str, str]], longest: int) -> list[tuple[list[int], int, bool]]:
         """(token ids, index of the first token of type 1 or 0, True if it was cut) of each pair of texts.
 
-        A pair of more than `longest` tokens loses them at the end of the longer text, one after the other, or at the
-        start if `truncation` says so.
+        If a pair has more than `longest` tokens, the longer text loses tokens one by one, at its end, or at its start
+        if `truncation` says so.
         """
         if self._process:
             return [tuple(found) for found in self._process.call("encode_pairs", pairs, longest)]
@@ -155,7 +156,7 @@ class Tokenizer:
         return [(one.ids, second, bool(one.overflowing)) for one, second in zip(found, seconds, strict=True)]
 
     def text_ids_beyond(self, vocabulary: int) -> list[int]:
-        """The ids from `vocabulary` on, sorted, of tokens that plain text may have: all but added special tokens."""
+        """The sorted ids from `vocabulary` on that plain text may contain: all except added special tokens."""
         if self.size <= vocabulary:
             return []
         added = self._library.get_added_tokens_decoder()
@@ -176,7 +177,7 @@ class Tokenizer:
             yield texts[first:]
 
     def _measured(self, text: str) -> int:
-        """Bytes of the text before the model sees it, counted piece by piece, until they are more than MAX_TEXT."""
+        """The bytes of the text that the model will see, counted piece by piece until they exceed MAX_TEXT."""
         step, total = max(1, MAX_TEXT // (4 * self._growth.factor)), self._growth.extra
         normalizer, splitter = self._library.normalizer, self._library.pre_tokenizer
         with _failures_of(self.path, "the tokenizer cannot encode this text"), ASIDE.without_panics():
@@ -190,7 +191,8 @@ class Tokenizer:
         return total
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids without special tokens; bytes that are no UTF-8 become U+FFFD, unknown ids nothing."""
+        """The text of token ids without special tokens. Bytes that are not UTF-8 become U+FFFD; unknown ids are
+        skipped."""
         if self._process:
             return self._process.call("decode", [int(id) for id in token_ids])
         with _failures_of(self.path, "the tokenizer cannot decode these ids"):
@@ -198,7 +200,7 @@ class Tokenizer:
 
 
 def file_content(path: str) -> bytes:
-    """All of a tokenizer's file. Raises InputError for one of more than MAX_BYTES."""
+    """The content of a tokenizer's file. Raises InputError for one of more than MAX_BYTES."""
     with InputFile(path, "tokenizer") as file:
         if file.size > MAX_BYTES:
             raise InputError(f"the tokenizer has {file.size:,} bytes; at most {MAX_BYTES:,} are allowed", path=path)
@@ -213,8 +215,8 @@ def _bytes_of(text: str) -> int:
 
 @contextmanager
 def _failures_of(path: str, doing: str) -> Iterator[None]:
-    """Turns every failure of the library into an InputError. It raises ValueErrors and bare `Exception`s, and a panic
-    in Rust comes as a `PanicException`, which is no `Exception` at all; what others raise passes."""
+    """Turn every failure of the library into an InputError. The library raises ValueErrors and plain `Exception`s. A
+    panic in Rust is a `PanicException`, which is no `Exception`. Errors of other origin are raised unchanged."""
     try:
         yield
     except BaseException as error:

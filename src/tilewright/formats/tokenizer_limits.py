@@ -1,7 +1,7 @@
-"""What a tokenizer.json may do: how much a text may grow, and how long its strings, patterns and tokens may be.
+"""Limits of a tokenizer.json: how much a text may grow, and how long its strings, patterns and tokens may be.
 
-A tokenizer.json is a program, and often another's: one that replaces each letter by a million made a text of 22 KB take
-22 GB. Its parts are read back from the library, so that what is checked is what will run.
+A tokenizer.json is a program, and often somebody else's. One that replaces each letter by a million letters used 22 GB
+for a text of 22 KB. Its parts are read back from the library, so that exactly what will run is checked.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from tilewright.errors import InputError
 MAX_STRING = 1024  # bytes of a replacement, a prefix, a special token; those in use have under 100
 MAX_PATTERN = 4096  # bytes of a regular expression; those in use have under 500
 MAX_TOKEN = 4096  # characters of a token of the vocabulary; those in use have under 600
-MAX_WORD = 1000  # characters of a word that WordPiece splits, in time that grows as their cube; BERT's 100
+MAX_WORD = 1000  # characters of a word that WordPiece splits; its time grows as their cube. BERT's limit is 100
 MAX_PARTS = 64  # normalizers, pre-tokenizers, ...
-MAX_FACTOR = 1 << 16  # the largest growth of a text, reached if it repeats the character that grows most
+MAX_FACTOR = 1 << 16  # the largest growth of a text, if it repeats the character that grows most
 MAX_CHARSMAP = 16 << 20  # bytes; those in use have under 400 KB
 
-# kind -> bytes that one byte becomes at most. NFKD makes 33 bytes of the 3 of U+FDFA, NFD 12 of the 4 of U+1D160,
-# Lowercase 3 of the 2 of U+0130. BertNormalizer is NFD with spaces around ideographs.
+# kind -> the most bytes that one byte becomes. NFKD makes 33 bytes from the 3 of U+FDFA, NFD 12 from the 4 of U+1D160,
+# Lowercase 3 from the 2 of U+0130. BertNormalizer is NFD with spaces around ideographs.
 GROWTH = {
     "NFC": 3, "NFD": 3, "NFKC": 11, "NFKD": 11, "Nmt": 2, "Lowercase": 2, "Strip": 1, "StripAccents": 1,
     "BertNormalizer": 6, "BertPreTokenizer": 1, "Whitespace": 1, "WhitespaceSplit": 1, "Punctuation": 1, "Digits": 1,
     "Split": 1, "CharDelimiterSplit": 1, "UnicodeScripts": 1, "FixedLength": 1, "BertProcessing": 1,
     "RobertaProcessing": 1, "ByteFallback": 3, "Fuse": 1, "CTC": 1, "BPEDecoder": 2,
 }  # fmt: skip
-UNKNOWN = 16  # of a kind that this table lacks
+UNKNOWN = 16  # for a kind that this table lacks
 
 PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
 class Growth(NamedTuple):
-    """A text of n bytes becomes one of at most factor * n + extra bytes, or as many tokens."""
+    """A text of n bytes becomes at most factor * n + extra bytes, or as many tokens."""
 
     factor: int
     extra: int
@@ -48,7 +48,7 @@ class Growth(NamedTuple):
 
 
 def checked_growth(library: Any, path: str) -> Growth:
-    """How much a text grows in the library's tokenizer. Raises InputError for one that is outside of these limits."""
+    """How much a text grows in the library's tokenizer. Raises InputError for a tokenizer that exceeds the limits."""
     _check_model(library, path)
     growth = Growth(1, 0)
     for name in PARTS:
@@ -72,7 +72,7 @@ def patterns(library: Any) -> list[str]:
 
 
 def _after(growth: Growth, part: dict[str, Any], path: str, name: str) -> Growth:
-    """The growth in all parts up to this one."""
+    """The growth in all parts up to and including this one."""
     for field, text in _strings(part):
         limit = {"Regex": MAX_PATTERN, "precompiled_charsmap": MAX_CHARSMAP}.get(field, MAX_STRING)
         if len(text.encode()) > limit:
@@ -82,7 +82,7 @@ def _after(growth: Growth, part: dict[str, Any], path: str, name: str) -> Growth
         found, content = part["pattern"].get("String"), len(part["content"].encode())
         if found:
             return _times(growth, -(-content // len(found.encode())))
-        between = _times(growth, 1 + content)  # a pattern may match nothing, before and after each character
+        between = _times(growth, 1 + content)  # a pattern may match the empty text, before and after each character
         return Growth(between.factor, between.extra + content)
     if kind == "Prepend":
         return Growth(growth.factor, growth.extra + len(part["prepend"].encode()))
@@ -92,7 +92,7 @@ def _after(growth: Growth, part: dict[str, Any], path: str, name: str) -> Growth
         return _times(growth, 4 if part.get("add_prefix_space") else 2)
     if kind == "Metaspace":
         return _times(growth, len(part["replacement"].encode()) * (1 if part.get("prepend_scheme") == "never" else 2))
-    if kind == "WordPiece":  # a decoder: a space for a prefix
+    if kind == "WordPiece":  # a decoder writes a space for a prefix
         return _times(growth, 2)
     if kind == "TemplateProcessing":
         ids = sum(len(token["ids"]) for token in part["special_tokens"].values()) * max(1, len(part["single"]))
@@ -105,7 +105,7 @@ def _times(growth: Growth, factor: int) -> Growth:
 
 
 def _parts(library: Any, name: str) -> Iterator[dict[str, Any]]:
-    """The parts of a normalizer, ... in their order."""
+    """The parts of a normalizer, a pre-tokenizer or similar, in their order."""
     part = getattr(library, name)
     if part is None:
         return
@@ -133,7 +133,8 @@ def _strings(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _longest_replacement(charsmap: str | list[int]) -> int:
-    """Bytes of the longest text in SentencePiece's table: the length of a trie, the trie, texts that end with NUL."""
+    """Bytes of the longest text in SentencePiece's table, which is the length of a trie, the trie, and texts that end
+    with NUL."""
     try:
         table = base64.b64decode(charsmap, validate=True) if isinstance(charsmap, str) else bytes(charsmap)
     except (binascii.Error, ValueError):

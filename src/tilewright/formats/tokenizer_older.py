@@ -1,7 +1,7 @@
-"""Tokenizers of older checkpoints, as the tokenizer.json that `tokenizers` reads: vocab.json with merges.txt (GPT-2,
-OPT, RoBERTa), and vocab.txt (BERT, DistilBERT).
+"""Tokenizers of older checkpoints, converted to the tokenizer.json that `tokenizers` reads: vocab.json with merges.txt
+(GPT-2, OPT, RoBERTa), and vocab.txt (BERT, DistilBERT).
 
-What these files leave open stands in tokenizer_config.json and special_tokens_map.json. Sources: transformers,
+Settings that these files lack are in tokenizer_config.json and special_tokens_map.json. Sources: transformers,
 models/gpt2/tokenization_gpt2.py, models/roberta/tokenization_roberta.py, models/bert/tokenization_bert.py.
 """
 
@@ -19,7 +19,7 @@ from tilewright.formats.tokenizer_settings import MAX_BYTES, TOKENIZER_CONFIG
 
 VOCAB, MERGES, WORDS = "vocab.json", "merges.txt", "vocab.txt"
 SPECIAL_TOKENS, ADDED = "special_tokens_map.json", "added_tokens.json"
-OLDER_FILES = (VOCAB, MERGES, WORDS, SPECIAL_TOKENS, ADDED)  # that may stand for tokenizer.json
+OLDER_FILES = (VOCAB, MERGES, WORDS, SPECIAL_TOKENS, ADDED)  # files that may replace tokenizer.json
 END_OF_TEXT = "<|endoftext|>"
 GPT2 = {"unk_token": END_OF_TEXT, "bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
 ROBERTA = {
@@ -27,15 +27,15 @@ ROBERTA = {
     "pad_token": "<pad>", "mask_token": "<mask>",
 }  # fmt: skip
 BERT = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
-NAMES = tuple(dict.fromkeys((*GPT2, *ROBERTA)))  # of fields that name special tokens
-LONGEST = 100  # characters of a word that WordPiece takes apart
+NAMES = tuple(dict.fromkeys((*GPT2, *ROBERTA)))  # of the fields that name special tokens
+LONGEST = 100  # characters of a word that WordPiece splits
 
 Settings = Mapping[str, Any]
 
 
 def read_settings(folder: str) -> dict[str, Any]:
-    """The fields of tokenizer_config.json and, where that lacks them, of special_tokens_map.json. Raises InputError for
-    a damaged file, and for tokens of added_tokens.json, which are not read."""
+    """The fields of tokenizer_config.json and, if that lacks them, of special_tokens_map.json. Raises InputError for a
+    damaged file, and for tokens of added_tokens.json, which are not read."""
     added = os.path.join(folder, ADDED)
     if os.path.isfile(added) and read_json(added, "list of added tokens", MAX_BYTES, dict[str, Any]):
         remedy = "write tokenizer.json with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
@@ -51,10 +51,10 @@ def read_settings(folder: str) -> dict[str, Any]:
 
 
 def byte_level(vocab: bytes, path: str, merges: bytes, settings: Settings, kind: str = "") -> bytes:
-    """The tokenizer.json of the vocab.json at `path` and the merges.txt beside it. kind: the model_type, which for a
-    "roberta" adds <s> and </s>. Raises InputError.
+    """The tokenizer.json for the vocab.json at `path` and the merges.txt beside it.
 
-    merges: after a first line that may start with "#version", two tokens a line.
+    kind: the model_type; "roberta" adds <s> and </s>. merges: a first line that may start with "#version", then two
+    tokens per line. Raises InputError.
     """
     merges_path = os.path.join(os.path.dirname(path), MERGES)
     try:
@@ -79,7 +79,7 @@ def byte_level(vocab: bytes, path: str, merges: bytes, settings: Settings, kind:
 
 
 def word_piece(vocab: bytes, path: str, settings: Settings) -> bytes:
-    """The tokenizer.json of a BERT's vocab.txt, one token a line. Raises InputError."""
+    """The tokenizer.json for a BERT's vocab.txt, which has one token per line. Raises InputError."""
     try:
         lines = vocab.decode().split("\n")
     except UnicodeDecodeError as error:
@@ -106,7 +106,7 @@ def word_piece(vocab: bytes, path: str, settings: Settings) -> bytes:
 
 
 def _special(settings: Settings, usual: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Name of the field -> the token that it names, as tokenizer.json writes one."""
+    """Name of the field -> the token that it names, in the form of tokenizer.json."""
     found = {}
     for name in NAMES:
         given = settings.get(name, usual.get(name))
@@ -119,13 +119,13 @@ def _special(settings: Settings, usual: Mapping[str, str]) -> dict[str, dict[str
 
 
 def _added(special: Mapping[str, dict[str, Any]], tokens: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Special tokens that the vocabulary has, in the order of their ids."""
+    """The special tokens of the vocabulary, in the order of their ids."""
     known = {token["content"]: token for token in special.values() if token["content"] in tokens}
     return sorted(({"id": tokens[name], **token} for name, token in known.items()), key=lambda token: token["id"])
 
 
 def _around(special: Mapping[str, dict[str, Any]], tokens: Mapping[str, int], settings: Settings, path: str, kind: str):
-    """What puts tokens before and after a text; None for nothing."""
+    """The part that puts tokens before and after a text; None if there are none."""
     if kind == "roberta":
         (sep, sep_id), (cls, cls_id) = (_known(name, special, tokens, path) for name in ("sep_token", "cls_token"))
         space = settings.get("add_prefix_space") is True
@@ -138,7 +138,7 @@ def _around(special: Mapping[str, dict[str, Any]], tokens: Mapping[str, int], se
 
 def _template(before: list[str], after: list[str], special: Mapping[str, dict[str, Any]], tokens: Mapping[str, int],
               path: str) -> dict[str, Any]:  # fmt: skip
-    """Of a single text, and of a pair as BERT joins it: the token of `after` ends each part."""
+    """The template of a single text, and of a pair as BERT joins it: the token of `after` ends each part."""
     named = {name: _known(name, special, tokens, path) for name in (*before, *after)}
 
     def piece(name: str, part: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Regular expressions of a tokenizer.json: which ones take time that grows as the text, and so may run in this process.
+"""Regular expressions of a tokenizer.json: those whose time is proportional to the text may run in this process.
 
-The library matches by backtracking: `a+[bc]` takes 20 s of 100 KB of "a", and others hours. It gives up on a single
-match that takes too long, but not on a text with many. Files in use have few patterns; another one runs in a process of
-its own (`tokenizer_process.py`).
+The library matches by backtracking: `a+[bc]` takes 20 s for 100 KB of "a", and others take hours. The library stops a
+single match that takes too long, but not a text with many matches. The files in use have few different patterns. Any
+other pattern runs in another process (`tokenizer_process.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SUFFIX = f"(?i:{_CONTRACTIONS})?"
 
 KNOWN = frozenset(
     {
-        # GPT-2, RoBERTa, where it is written out; CLIP
+        # GPT-2, RoBERTa, if it is written out; CLIP
         rf"{_CONTRACTIONS}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+",
         rf"{_CONTRACTIONS}|[\p{{L}}]+|[\p{{N}}]|[^\s\p{{L}}\p{{N}}]+",
         # cl100k and Llama 3; Qwen 2
@@ -32,12 +32,12 @@ KNOWN = frozenset(
         r"\w+(?:'\w+)*|[^\w\s]",  # the model critic
     }
 )
-# one character, or a run of characters of a class: found or not where the text is read, without a way back
+# one character, or a run of characters of a class: a match needs no backtracking
 _CLASS = re.compile(
     r"(\[\^?([^\[\]\\&]|\\[a-zA-Z\]\[\\])+\]|\\[wWsSdD]|\\[pP]\{\^?[A-Za-z]+\}|[^\\\[\](){}.*+?^$|])\+?"
 )
 
 
 def is_linear(pattern: str) -> bool:
-    """Whether the time that a pattern takes is known to grow as the text."""
+    """Whether the time of a pattern is known to be proportional to the text."""
     return pattern in KNOWN or _CLASS.fullmatch(pattern) is not None

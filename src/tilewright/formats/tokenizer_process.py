@@ -1,7 +1,7 @@
-"""A tokenizer whose patterns may take hours runs in a process of its own, with limits of time and memory for each text.
+"""Run a tokenizer whose patterns may take hours in another process, with limits of time and memory for each text.
 
-The library offers neither, and a thread of it cannot be stopped. The process is ended by the system, and another one is
-started for the next text.
+The library has no such limits, and a thread of it cannot be stopped. The system kills the process at a limit, and
+another process is started for the next text.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ import msgspec
 from tilewright.errors import InputError
 from tilewright.formats.files import naming
 
-SECONDS = 10  # of CPU time for a text: one of 1 MiB takes 1 with the patterns of GPT-4
-MEMORY = 4 << 30  # bytes of address space; 1 MiB of text takes under 1 GiB of it
-_LENGTH = struct.Struct("<Q")  # of a message, before it
+SECONDS = 10  # CPU time per text; 1 MiB takes 1 s with the patterns of GPT-4
+MEMORY = 4 << 30  # bytes of address space; 1 MiB of text takes less than 1 GiB of it
+_LENGTH = struct.Struct("<Q")  # the length of a message, which is sent before it
 
 
 class TokenizerProcess:
-    """Calls methods of `Tokenizer(path, content)` in another process, one at a time, of any thread."""
+    """Calls methods of `Tokenizer(path, content)` in another process, one call at a time, from any thread."""
 
     def __init__(self, path: str, content: bytes) -> None:
         self._path, self._content = path, content
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = 0  # PID; a fork has no part in the process of its parent
+        self._owner = 0  # PID; a forked child must not use its parent's process
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the method returns. Raises its InputError, or one for a text that takes too much time or memory;
-        ResourceError where no process can be started."""
+        """The result of the method. Raises the method's InputError, or one for a text that takes too much time or
+        memory. Raises ResourceError if no process can be started."""
         with self._lock:
             if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
                 self._start()
@@ -67,12 +67,12 @@ class TokenizerProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
-                start_new_session=True,  # ^C is for this process
+                start_new_session=True,  # Ctrl-C is for this process only
             )
         self._owner = os.getpid()
         self._end = weakref.finalize(self, _end, self._process, self._owner)
         assert self._process.stdin
-        with suppress(BrokenPipeError):  # the answer to the first call tells
+        with suppress(BrokenPipeError):  # the answer to the first call shows it
             _send(self._process.stdin, pickle.dumps((self._path, self._content, SECONDS)))
 
     def _too_much(self) -> InputError:
@@ -92,7 +92,7 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
         with suppress(BrokenPipeError):
             pipe.close()  # type: ignore[union-attr]
     with suppress(subprocess.TimeoutExpired):
-        process.wait(1)  # it has ended, or ends now that nothing more comes
+        process.wait(1)  # it has ended, or ends because nothing more is sent
     process.kill()
     process.wait()
 
@@ -104,7 +104,7 @@ def _send(pipe: IO[bytes], message: bytes) -> None:
 
 
 def _received(pipe: IO[bytes]) -> bytes:
-    """The next message. Raises EOFError where there is none."""
+    """The next message. Raises EOFError if there is none."""
     head = pipe.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError
@@ -115,9 +115,10 @@ def _received(pipe: IO[bytes]) -> bytes:
 
 
 def main(open_tokenizer: Callable[..., Any]) -> None:
-    """Run the process until its parent stops. open_tokenizer: the class `Tokenizer`, which uses this module itself."""
+    """Run the process until its parent stops. open_tokenizer: the class `Tokenizer`, passed because it imports this
+    module."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # those are for the parent, which ends it
+        signal.signal(number, signal.SIG_IGN)  # these signals are for the parent, which ends this process
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, MEMORY)
     pipe, tokenizer = sys.stdin.buffer, None
@@ -135,7 +136,7 @@ def main(open_tokenizer: Callable[..., Any]) -> None:
 
 
 def _limit(kind: int, value: int) -> None:
-    """The soft limit alone: that of time is raised for the next text."""
+    """Set only the soft limit: the limit of time is raised for the next text."""
     most = resource.getrlimit(kind)[1]
-    with suppress(ValueError, OSError):  # some systems do not know all of them
+    with suppress(ValueError, OSError):  # some systems lack some of them
         resource.setrlimit(kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))

@@ -1,4 +1,4 @@
-"""What tokenizer_config.json says about texts that are too long (tokens at most, the side that is cut) and about pairs
+"""What tokenizer_config.json says about texts that are too long (the most tokens, the side that is cut) and about pairs
 of texts."""
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import msgspec
 from tilewright.formats.sharded import read_json
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-MAX_BYTES = 16 << 20  # a chat template and thousands of added tokens may be in it
+MAX_BYTES = 16 << 20  # it may contain a chat template and thousands of added tokens
 UNLIMITED = 1e18  # transformers writes 1e30 for a tokenizer without a limit
 TYPES = "token_type_ids"
-GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes of transformers that give types only if told so
+GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")  # they give types only if told to
 
 Side = Literal["right", "left"]
 
 
 class Truncation(NamedTuple):
-    """longest: tokens of a text, special ones included; None: no limit. side: where a longer text loses tokens. types:
-    the second text of a pair has token type 1, in a model that has types."""
+    """longest: the most tokens of a text, including special ones; None: no limit. side: the end at which a longer text
+    loses tokens. types: the second text of a pair has token type 1, if the model has types."""
 
     longest: int | None = None
     side: Side = "right"

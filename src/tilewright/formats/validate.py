@@ -1,5 +1,5 @@
-"""The course's checks. A float passes if its absolute or its relative error is within the tolerance; NaN fails. Files
-of tokens pass if few enough of them differ."""
+"""The course's comparison of files. A float passes if its absolute or its relative error is within the tolerance; NaN
+fails. Files of tokens pass if few enough tokens differ."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from tilewright.formats.lines import json_error, read_lines
 from tilewright.formats.names import check_records_name
 
 TOLERANCE = 1e-3
-SMALL = 1e-8  # answers up to this size count by their absolute error alone
+SMALL = 1e-8  # for values up to this size only the absolute error counts
 EXACT = ("id", "label", "error", "token_ids", "text", "finish_reason", "choices", "response")  # fields of JSON lines
-COURSE_DIFFERING = 5  # tokens of 10,000 that may differ
-EXAMPLES = 3  # records that the verdict on JSON lines names
-BLOCK = 1 << 18  # elements compared at a time
+COURSE_DIFFERING = 5  # tokens in 10,000 that may differ
+EXAMPLES = 3  # records that the result for JSON lines names
+BLOCK = 1 << 18  # elements that are compared at a time
 
 
 @dataclass
 class Validation:
-    """The verdict. `first` is the first element that fails, with its reason; `worst` the one with the largest error.
+    """The result of a comparison. `first` is the first element that fails, with the reason; `worst` has the largest
+    error.
 
-    checked: elements or records compared. error: the largest min(absolute, relative) error; NaN counts as infinite.
+    checked: number of elements or records. error: the largest min(absolute, relative) error; NaN counts as infinite.
     """
 
     passed: bool = True
@@ -41,7 +42,7 @@ class Validation:
     worst: str | None = None
 
     def fail(self, reason: str) -> None:
-        """Keeps the first reason."""
+        """Store the reason, if it is the first one."""
         self.passed = False
         self.first = self.first or reason
 
@@ -60,14 +61,14 @@ class Validation:
 
 @dataclass
 class LineValidation(Validation):
-    """The verdict on JSON lines. differing: records that fail. reasons: of the first EXAMPLES of them, and one if a
-    file has fewer records than the other."""
+    """The result for JSON lines. differing: number of records that fail. reasons: of the first EXAMPLES of them, and
+    one if a file has fewer records than the other."""
 
     differing: int = 0
     reasons: list[str] = field(default_factory=list)
 
     def add(self, record: Validation) -> None:
-        """Adds the verdict on one record."""
+        """Add the result for one record."""
         self.checked += 1
         if record.worst and (self.worst is None or record.error > self.error):
             self.error, self.worst = record.error, record.worst
@@ -89,14 +90,15 @@ class LineValidation(Validation):
 
 @dataclass
 class TokenValidation(Validation):
-    """The verdict on tokens: `differing` of the `checked` ones, `allowed` may. `first` is the first that differs."""
+    """The result for tokens. `differing` of `checked` tokens differ, and `allowed` may. `first` is the first that
+    differs."""
 
     differing: int = 0
     allowed: int = 0
 
     @property
     def detail(self) -> str:
-        """One line: how many tokens were compared and differ, how many may, and the first that does."""
+        """One line: how many tokens were compared, how many differ and how many may, and the first that differs."""
         counts = f"{self.differing:,} of {self.checked:,} tokens differ, {self.allowed:,} may"
         return f"{counts}{'; ' + self.first if self.first else ''}"
 
@@ -109,10 +111,10 @@ def validate_tokens(
     allowed: int | None = None,
     prefix: bool = False,
 ) -> TokenValidation:
-    """Compares two files of i32 [n][tokens]; differences are named by prompt and position.
+    """Compare two files of i32 [n][tokens]. Differences are named by prompt and position.
 
-    allowed: tokens that may differ, None: the course's floor(0.0005 * n * tokens). prefix: the reference may hold more
-    than the output. Raises InputError for a file that holds no whole number of prompts.
+    allowed: tokens that may differ; None: the course's floor(0.0005 * n * tokens). prefix: the reference may be longer
+    than the output. Raises InputError for a file that is not a whole number of prompts.
     """
     with InputFile(output, "output") as a, InputFile(reference, "reference") as b:
         for file in (a, b):
@@ -138,7 +140,7 @@ def validate_tokens(
 
 
 def _count_differing(result: TokenValidation, pair: np.ndarray, first: int, tokens: int) -> None:
-    """Adds pair (2, n), found and expected tokens from index `first` on, to the result."""
+    """Add pair (2, n), found and expected tokens from index `first` on, to the result."""
     indices = np.flatnonzero(pair[0] != pair[1])
     if indices.size and result.first is None:
         prompt, position = divmod(first + int(indices[0]), tokens)
@@ -156,12 +158,12 @@ def validate(
     columns: int | None = None,
     prefix: bool = False,
 ) -> Validation:
-    """Compares two files of f32 logits, or two of JSON lines (logits by the tolerance, the fields of EXACT exactly).
+    """Compare two files of f32 logits, or two of JSON lines (logits by the tolerance, the fields of EXACT exactly).
 
-    Two binary files that hold token ids are compared exactly, as `validate_tokens` does with one a prompt and none
-    allowed to differ: as floats, ids would all be within the tolerance. columns: values per sentence, to name elements
-    by sentence. prefix: the reference may hold more than the output. Raises InputError for a file that is neither,
-    UsageError for names that end otherwise, or where only one of the two is `.jsonl`.
+    Two binary files of token ids are compared exactly, as by `validate_tokens` with one token per prompt and none
+    allowed to differ, because as floats all ids would be within the tolerance. columns: values per sentence, to name
+    elements by sentence. prefix: the reference may be longer than the output. Raises InputError for a file that is
+    neither, UsageError for other names, or if only one of the two is `.jsonl`.
     """
     jsonl = [os.fspath(path).endswith(".jsonl") for path in (output, reference)]
     if jsonl[0] != jsonl[1]:
@@ -177,8 +179,8 @@ def validate(
 
 
 def _holds_ids(file: InputFile) -> bool:
-    """Whether the first numbers are integers from 0 to 2**23, not all zero: as floats they would be denormal, which
-    logits are not."""
+    """Whether the first numbers are integers from 0 to 2**23, not all zero. As floats they would be subnormal, and
+    logits never are."""
     words = np.empty(min(file.size // 4, BLOCK), "<i4")
     if file.size % 4 or not words.size:
         return False
@@ -187,8 +189,8 @@ def _holds_ids(file: InputFile) -> bool:
 
 
 def errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """min(absolute, relative) error of each element in float64; NaN where either is NaN or both are infinite."""
-    with np.errstate(invalid="ignore", over="ignore"):  # a signalling NaN, too
+    """min(absolute, relative) error of each element in float64; NaN if either is NaN or both are infinite."""
+    with np.errstate(invalid="ignore", over="ignore"):  # also for a signalling NaN
         found, expected = found.astype(np.float64), expected.astype(np.float64)
         size = np.abs(expected)
         absolute = np.abs(found - expected)
@@ -221,9 +223,9 @@ def _compare_floats(a: InputFile, b: InputFile, tolerance: float, columns: int |
 def judge(
     result: Validation, pair: np.ndarray, error: np.ndarray, allowed: float, name_of: Callable[[int], str]
 ) -> None:
-    """Adds the elements of `pair` (2, n), found and expected, to the result.
+    """Add the elements of `pair` (2, n), found and expected, to the result.
 
-    error: (n,), of each element. An error above `allowed` and NaN fail.
+    error: (n,), of each element. NaN and an error above `allowed` fail.
     """
     result.checked += error.size
     failed = ~(error <= allowed)

@@ -1,4 +1,5 @@
-"""The course's check of images, text or .npy: the first element that fails and the worst, by image and pixel."""
+"""The course's comparison of images, text or .npy. It names the first element that fails and the worst, by image and
+pixel."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from tilewright.formats.npy import read_header
 from tilewright.formats.tables import open_table, read_fields, suffix
 from tilewright.formats.validate import TOLERANCE, Validation, errors, judge
 
-BATCH_NUMBERS = 1 << 20  # compared at a time
-HEAD = 32  # bytes that a count and the end of its line take at most
+BATCH_NUMBERS = 1 << 20  # numbers that are compared at a time
+HEAD = 32  # the most bytes of a count and its line end
 
 Shape = tuple[int, ...]
 
@@ -29,11 +30,11 @@ def validate_images(
     tolerance: float = TOLERANCE,
     prefix: bool = False,
 ) -> Validation:
-    """Compares two .txt or .npy files of images, one of each kind, too.
+    """Compare two .txt or .npy files of images. One of each kind is possible, too.
 
     An element passes if its absolute or its relative error is at most `tolerance`; NaN fails. shape: of an image,
-    (height, width, channels); None: as the files tell. prefix: the reference may hold more images than the output.
-    Raises InputError for a file that holds no such images.
+    (height, width, channels); None: taken from the files. prefix: the reference may have more images than the output.
+    Raises InputError for a file that has no such images.
     """
     shape = shape or _common_shape(output, reference)
     result, size = Validation(), max(1, BATCH_NUMBERS // math.prod(shape))
@@ -53,8 +54,8 @@ def validate_images(
 
 
 def holds_images(path: str | os.PathLike[str]) -> bool:
-    """Whether a file looks like images: a .npy of four dimensions, or a .txt whose first line is one integer. A file
-    that is not there, or is damaged, does not."""
+    """Whether a file looks like images: a .npy of four dimensions, or a .txt whose first line is one integer. False for
+    a file that is missing or damaged."""
     try:
         with InputFile(path, "file") as file:
             if suffix(path) == ".npy":
@@ -67,7 +68,7 @@ def holds_images(path: str | os.PathLike[str]) -> bool:
 
 
 def _common_shape(*paths: str | os.PathLike[str]) -> Shape:
-    """Of an image: three dimensions where one of the files is .npy. Raises InputError where the files differ."""
+    """The shape of an image: three dimensions if one of the files is .npy. Raises InputError if the files differ."""
     shapes = [_shape(path) for path in paths]
     if math.prod(shapes[0]) != math.prod(shapes[1]):
         sizes = " and ".join(f"{math.prod(shape):,}" for shape in shapes)

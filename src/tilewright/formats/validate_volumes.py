@@ -1,11 +1,11 @@
-"""The check of volumes in any two formats: the first voxel that fails and the worst one.
+"""The comparison of volumes in any two formats. It names the first voxel that fails and the worst one.
 
 A filter sums products, and float32 rounds each sum relative to the products, not to the result. So the error of a voxel
-near zero is as large as that of its neighbours, and an elementwise relative error would refuse correct results. The
-bound is one for the whole volume: `tolerance` times the largest absolute value of the reference. float32 needs
-sqrt(taps) * eps32 * sum(|weight| * |value|), with eps32 = 6e-8. That is 1e-6 of the result for 270 taps whose weights
-do not cancel. Those of laplace do: on a blob with a standard deviation of 10 voxels the sum is 400 times the result,
-and the error was 1e-5 of it. TOLERANCE is five times that, and still refuses noise of 1e-4.
+near zero is as large as that of its neighbours, and a relative error per voxel would refuse correct results. One bound
+applies to the whole volume: `tolerance` times the largest absolute value of the reference. The expected error of
+float32 is sqrt(taps) * eps32 * sum(|weight| * |value|), with eps32 = 6e-8. That is 1e-6 of the result for 270 taps
+whose weights do not cancel. The weights of laplace cancel: on a blob with a standard deviation of 10 voxels the sum is
+400 times the result, and the error was 1e-5 of it. TOLERANCE is five times that, and still refuses noise of 1e-4.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tilewright.formats.volume_formats import open_volume
 from tilewright.formats.volumes import Box, Volume, aligned_boxes
 
 TOLERANCE = 5e-5
-TEXT_ROUNDING = 5.1e-7  # half of the sixth decimal of a .txt, and its own rounding to float
-MOST = 1 << 20  # voxels compared at a time, or a chunk
+TEXT_ROUNDING = 5.1e-7  # half of the sixth decimal of a .txt file, and the rounding to float
+MOST = 1 << 20  # voxels that are compared at a time, unless a chunk has more
 
 
 @dataclass
 class VolumeValidation(Validation):
-    """The verdict on volumes. error: the largest absolute error; NaN counts as infinite.
+    """The result for volumes. error: the largest absolute error; NaN counts as infinite.
 
     scale: the largest finite absolute value of the reference, 1 if all are zero. limit: the error that is allowed.
     """
@@ -54,17 +54,17 @@ class VolumeValidation(Validation):
 def validate_volumes(
     output: str | os.PathLike[str], reference: str | os.PathLike[str], *, tolerance: float = TOLERANCE
 ) -> VolumeValidation:
-    """Compares two volumes of any of the formats that `open_volume` reads.
+    """Compare two volumes of any of the formats that `open_volume` reads.
 
     A voxel passes if its absolute error is at most `tolerance` times the largest absolute value of the reference. Each
-    .txt file may add its rounding to six decimals. NaN and infinity fail. Raises as `open_volume`.
+    .txt file may add the error of rounding to six decimals. NaN and infinity fail. Raises as `open_volume`.
     """
     result = VolumeValidation(tolerance=tolerance)
     with (
         open_volume(os.fspath(output), "output") as a,
         open_volume(os.fspath(reference), "reference") as b,
     ):
-        a.finite = b.finite = False  # what is not finite fails
+        a.finite = b.finite = False  # values that are not finite fail instead of raising an error
         if a.shape != b.shape:
             result.fail(f"the output is {a.shape} and the reference {b.shape}")
             return result
@@ -94,7 +94,7 @@ def _largest(values: np.ndarray) -> float:
 
 
 def is_volume(path: str | os.PathLike[str]) -> bool:
-    """Whether the name, and for .npy and .txt the beginning of the file, are those of a volume."""
+    """Whether the name, and for .npy and .txt also the beginning of the file, are those of a volume."""
     path = os.fspath(path)
     suffix = suffix_of(path)
     if suffix not in (".npy", ".txt"):
@@ -105,7 +105,7 @@ def is_volume(path: str | os.PathLike[str]) -> bool:
                 return len(read_header(file).shape) == 3
             head = bytearray(min(file.size, 256))
             file.read_into(head, 0)
-            return re.match(rb"\d+ +\d+ +\d+ +[\d.+-]", head) is not None  # one line; other files begin with a count
+            return re.match(rb"\d+ +\d+ +\d+ +[\d.+-]", head) is not None  # on one line; other files begin with a count
     except InputError:
         return False
 

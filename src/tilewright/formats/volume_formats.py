@@ -1,6 +1,6 @@
 """The formats of volumes by suffix: `open_volume` for reading, `form_of` for how an output is stored.
 
-Each format's module is imported when the first file of it is opened, because most need a package of their own.
+The module of a format is imported when the first file of it is opened, because most of them need another package.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from tilewright.formats.raw_volumes import RawForm
     from tilewright.formats.zarr_volumes import ZarrForm
 
-    # unit: tiles on its multiples share no piece of it; axis: along which slabs are stored one after the other
+    # unit: tiles at its multiples share no piece of the file; axis: along it slabs are stored one after another
     Form: TypeAlias = TextForm | GzipForm | RawForm | ZarrForm
 
 
 def open_volume(path: str, what: str = "input", *, memory: int | None = None, headers: bool = False) -> Volume:
     """The volume at `path`, by its name: the course's .txt, .npy, NIfTI, a TIFF stack, or a directory of Zarr.
 
-    memory: bytes that it may hold; None: any number. .npy, .nii and Zarr are read box by box and hold none. headers:
-    read no more than tells its shape; of one that is held all values are zeros then, and take no memory. Raises
-    UsageError for a name of no format, InputError for a file that is not what its name says, whose header lies, or
-    that is no volume of three dimensions, ResourceError where memory or a package is missing.
+    memory: the most bytes that it may hold; None: no limit. .npy, .nii and Zarr are read box by box and hold none.
+    headers: read only what gives the shape; in a volume that would be held in memory all values are then zeros, which
+    take no memory. Raises UsageError for a name of no format. Raises InputError for a file that does not match its name
+    or its header, or that is no volume of three dimensions. Raises ResourceError if memory or a package is missing.
     """
     suffix = check_suffix(path, what)
     if suffix == ".txt":
@@ -53,10 +53,10 @@ def open_volume(path: str, what: str = "input", *, memory: int | None = None, he
 
 
 def form_of(path: str, shape: Shape, dtype: np.dtype, like: Volume) -> Form:
-    """How a volume is to be stored at `path`, by its name; `like` is the input, whose header it keeps if it is of the
-    same kind.
+    """How a volume is stored at `path`, by its name. like: the input, whose header the output keeps if both have the
+    same format.
 
-    dtype: float32 or float64. Raises UsageError for a name of no format, ResourceError where a package is missing.
+    dtype: float32 or float64. Raises UsageError for a name of no format, ResourceError if a package is missing.
     """
     suffix, dtype = check_suffix(path, "output"), np.dtype(dtype)
     if suffix == ".txt":

@@ -1,4 +1,4 @@
-"""A volume that is read box by box: the base of every format's reader, a volume in memory, and shared checks."""
+"""A volume that is read box by box: the base class of every format's reader, a volume in memory, and common checks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 from tilewright.errors import InputError, NotEnoughMemory, counted
 from tilewright.formats.names import axes_of
 
-PIECE_BYTES = 4 << 20  # read, checked and converted at a time: it stays in a core's cache
+PIECE_BYTES = 4 << 20  # bytes that are read, checked and converted at a time: they stay in a core's cache
 
 Box = tuple[slice, slice, slice]
 Shape = tuple[int, int, int]
 
 
 class Volume:
-    """A volume of numbers that can be read in boxes. A kind of file supplies `_pieces`.
+    """A volume of numbers that can be read in boxes. A subclass for a file format defines `_pieces`.
 
-    shape: (D, H, W). dtype: of the numbers as they are stored; wide: they need float64. finite: refuse all others.
-    unit: boxes whose edges lie on its multiples are read with the least work. held: bytes that stay in memory until
-    `close`; 0 for a volume that is read from the disk box by box. working: bytes that reading takes besides. header:
-    what an output of the same kind keeps.
+    shape: (D, H, W). dtype: of the stored numbers. wide: they need float64. finite: refuse values that are not finite.
+    unit: boxes whose edges are at its multiples are read with the least work. held: bytes that stay in memory until
+    `close`; 0 for a volume that is read from the disk box by box. working: bytes that a read needs in addition. header:
+    the part that an output of the same format keeps.
     """
 
     held = 0
@@ -44,12 +44,12 @@ class Volume:
         self.close()
 
     def close(self) -> None:
-        """Gives files and memory back."""
+        """Close files and free memory."""
 
     def read_into(self, start: tuple[int, int, int], target: np.ndarray) -> None:
-        """Fills target (d, h, w), float32 or float64, with the box that begins at `start`, converted.
+        """Fill target (d, h, w), float32 or float64, with the box that begins at `start`, converted.
 
-        Raises InputError naming the first number that is not finite, or where the file cannot be read.
+        Raises InputError, which names the first number that is not finite, or if the file cannot be read.
         """
         for part, piece in self._pieces(start, target.shape):
             self._check_finite(piece, [a + b.start for a, b in zip(start, part, strict=True)])
@@ -61,20 +61,21 @@ class Volume:
                     raise InputError(what, path=self.path, remedy="store the volume as float64") from error
 
     def load(self, dtype: np.dtype) -> np.ndarray:
-        """The whole volume, C-contiguous, converted; its own array where that is of `dtype`. Raises as `read_into`."""
+        """The whole volume, C-contiguous, converted. If it is of `dtype`, this is its own array. Raises as
+        `read_into`."""
         array = np.empty(self.shape, dtype)
         self.read_into((0, 0, 0), array)
         return array
 
     def _pieces(self, start: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[tuple[Box, np.ndarray]]:
-        """(where in the box, numbers), which together fill it."""
+        """(position in the box, numbers) of pieces that together fill the box."""
         raise NotImplementedError
 
     def _check_finite(self, piece: np.ndarray, start: list[int]) -> None:
         if piece.dtype.kind != "f" or not self.finite:
             return
         with np.errstate(all="ignore"):
-            if np.isfinite(piece.sum()):  # one fast pass; a sum that overflows is checked again
+            if np.isfinite(piece.sum()):  # one fast pass; if the sum overflows, the numbers are checked one by one
                 return
         finite = np.isfinite(piece)
         if finite.all():
@@ -99,7 +100,7 @@ class ArrayVolume(Volume):
         self.held = array.nbytes
 
     def load(self, dtype: np.dtype) -> np.ndarray:
-        """As `Volume.load`."""
+        """See `Volume.load`."""
         if self.scale is not None or self._array.dtype != dtype or not self._array.flags.c_contiguous:
             return super().load(dtype)
         self._check_finite(self._array, [0, 0, 0])
@@ -112,7 +113,7 @@ class ArrayVolume(Volume):
 
 
 def boxes(shape: tuple[int, ...], itemsize: int, axis: int = 0) -> Iterator[Box]:
-    """Boxes of at most PIECE_BYTES, or one plane, that fill `shape`; they are cut along `axis`."""
+    """Boxes of at most PIECE_BYTES, or one plane, that fill `shape`. They are divided along `axis`."""
     plane = itemsize * math.prod(shape) // max(1, shape[axis])
     step = max(1, PIECE_BYTES // max(1, plane))
     whole = [slice(0, n) for n in shape]
@@ -122,11 +123,11 @@ def boxes(shape: tuple[int, ...], itemsize: int, axis: int = 0) -> Iterator[Box]
 
 
 def aligned_boxes(start: tuple[int, ...], shape: tuple[int, ...], unit: Shape, most: int) -> Iterator[Box]:
-    """Boxes that fill `shape`, cut where a volume's units begin, each of one unit or as many as `most` voxels hold.
+    """Boxes that fill `shape`, divided at the volume's units. Each is one unit, or as many as fit into `most` voxels.
 
     start: of the first box in the volume.
     """
-    units = max(1, most // math.prod(unit))  # that a box may span, first along x, then y, then z
+    units = max(1, most // math.prod(unit))  # the most units of a box, first along x, then y, then z
     cuts: list[list[tuple[int, int]]] = []
     for first, count, size in reversed(list(zip(start, shape, unit, strict=True))):
         span = -(-(first + count) // size) - first // size
@@ -139,7 +140,7 @@ def aligned_boxes(start: tuple[int, ...], shape: tuple[int, ...], unit: Shape, m
 
 
 def scaled(piece: np.ndarray, scale: tuple[float, float] | None) -> np.ndarray:
-    """piece * slope + intercept in float64; the piece itself without a scale."""
+    """piece * slope + intercept in float64. Without a scale, piece itself."""
     if scale is None:
         return piece
     with np.errstate(invalid="ignore", over="ignore"):  # a NaN may signal; what is not finite is refused afterwards
@@ -147,7 +148,7 @@ def scaled(piece: np.ndarray, scale: tuple[float, float] | None) -> np.ndarray:
 
 
 def check_shape(path: str, shape: tuple[int, ...], dtype: np.dtype, *, kernel: bool = False) -> Shape:
-    """`shape` itself, of a volume or kernel. Raises InputError unless it has three dimensions and voxels, and dtype is
+    """Returns `shape`, of a volume or kernel. Raises InputError unless it has three dimensions and voxels, and dtype is
     bool, integer or float of at most 64 bits."""
     if len(shape) != 3:
         what, axes = ("kernel", "(KD, KH, KW)") if kernel else ("volume", axes_of(path))
@@ -180,9 +181,9 @@ def _to_three_dimensions(path: str, shape: tuple[int, ...], *, kernel: bool) -> 
 
 
 class MemoryShort(NotEnoughMemory):
-    """More memory is needed than a job may take. missing: bytes, of this process, where that is known.
+    """More memory is needed than a job may take. missing: bytes that this process lacks, if known.
 
-    remedy: what else would help. `advise` changes what the user is told to do.
+    remedy: what else would help. `advise` changes the remedy.
     """
 
     def __init__(self, message: str, *, missing: int = 0, path: str | None = None, remedy: str | None = None) -> None:
@@ -191,7 +192,7 @@ class MemoryShort(NotEnoughMemory):
         self.advise()
 
     def advise(self, *, enough: int | None = None) -> None:
-        """Name the memory that would be enough, in bytes, and what else would help, which is `instead`."""
+        """Set the remedy to the memory in bytes that would be enough, and to `instead`, which would help, too."""
         about = f", about {enough >> 20}M" if enough else ""
         self.remedy = f"give more --memory{about}" + (f", or {self.instead}" if self.instead else "")
 

@@ -1,9 +1,9 @@
-"""The size of a volume's voxels, carried between TIFF (ImageJ's, OME's or tifffile's metadata) and NIfTI."""
+"""The size of a volume's voxels, converted between TIFF (metadata of ImageJ, OME or tifffile) and NIfTI."""
 
 from __future__ import annotations
 
 import math
-import xml.etree.ElementTree as ElementTree  # expat refuses entities that expand without end; DOCTYPE is refused here
+import xml.etree.ElementTree as ElementTree  # expat refuses entities that expand without limit; DOCTYPE is refused here
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -11,13 +11,13 @@ from tilewright.formats.names import suffix_of
 from tilewright.formats.tiff_metadata import TiffMetadata
 from tilewright.formats.volumes import Volume
 
-# unit of a TIFF -> (NIfTI's name, how many of these it is)
+# unit of a TIFF -> (NIfTI's name, the factor to it)
 UNITS = {
     "": ("unknown", 1.0), "m": ("meter", 1.0), "cm": ("mm", 10.0), "mm": ("mm", 1.0), "nm": ("micron", 1e-3),
     **dict.fromkeys(("um", "micron", "microns", "\u00b5m", "\u03bcm", "\\u00B5m"), ("micron", 1.0)),
 }  # fmt: skip
-OF_NIFTI = {"meter": "m", "mm": "mm", "micron": "um"}  # NIfTI's name -> ImageJ's
-MOST = 10**6  # a size as a fraction for TIFF, whose two numbers have 32 bits
+OF_NIFTI = {"meter": "m", "mm": "mm", "micron": "um"}  # NIfTI's name -> ImageJ's name
+MOST = 10**6  # limit of a fraction for TIFF, whose two numbers have 32 bits
 
 
 class VoxelSize(NamedTuple):
@@ -28,7 +28,7 @@ class VoxelSize(NamedTuple):
 
 
 def voxel_size(like: Volume) -> VoxelSize | None:
-    """What the header of a TIFF or a NIfTI says; None where it does not tell all three sizes and a known unit."""
+    """The voxel size in the header of a TIFF or a NIfTI. None unless it has all three sizes and a known unit."""
     if isinstance(like.header, TiffMetadata):
         return _of_tiff(like.header)
     if like.header is None or suffix_of(like.path) not in (".nii", ".nii.gz"):
@@ -38,7 +38,7 @@ def voxel_size(like: Volume) -> VoxelSize | None:
 
 
 def as_tiff(voxels: VoxelSize) -> TiffMetadata | None:
-    """ImageJ's metadata of such voxels; None for sizes beyond TIFF's fractions."""
+    """ImageJ's metadata for such voxels. None for sizes that TIFF's fractions cannot hold."""
     z, y, x = voxels.sizes
     inverse = [Fraction(size).limit_denominator(MOST) for size in (x, y)]
     if not all(0 < fraction.numerator < 2**32 for fraction in inverse):

@@ -1,6 +1,7 @@
-"""Checks of a Zarr chunk before a codec sees it: what the codec would read and write must fit the bytes that are there.
+"""Check a Zarr chunk before a codec gets it: what the codec would read and write must match the bytes that exist.
 
-Codecs believe a chunk's own header. c-blosc, for one, reads as many bytes as the header says, not as the file has.
+Codecs trust a chunk's own header. For example, c-blosc reads as many bytes as the header says, even if the file has
+fewer.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from tilewright.formats.inflate import GZIP, ZLIB, expanded_bytes
 from tilewright.formats.zarr_layout import Layout
 
 BLOSC_HEADER = 16  # bytes: version, version of the codec, flags, typesize, then nbytes, blocksize, cbytes
-BLOSC_VERSION = 2  # of the format of c-blosc 1.x; the only one that it reads
-BLOSC_STORED = 2  # flag: the values follow the header without compression
+BLOSC_VERSION = 2  # of the format of c-blosc 1.x, the only one that it reads
+BLOSC_STORED = 2  # flag: the values follow the header uncompressed
 
 
 def check_chunk(layout: Layout, data: bytes | memoryview) -> str | None:
-    """Why the stored chunk must not be decoded: it would not become the bytes it should; None if it may be."""
+    """Why the stored chunk must not be decoded: it would not give the expected bytes. None if it may be decoded."""
     data = memoryview(data)
     data = data[: max(0, len(data) - layout.checksum)] if layout.checksum else data
     found = _expanded(layout.compressor, data, layout.chunk_bytes)
@@ -27,7 +28,8 @@ def check_chunk(layout: Layout, data: bytes | memoryview) -> str | None:
 
 
 def _expanded(compressor: str | None, data: memoryview, limit: int) -> int | None:
-    """Bytes that the data expands to, as its own header says; counted up to limit + 1 where none does."""
+    """The number of bytes that the data expands to, according to its own header; counted up to limit + 1 if it has
+    none."""
     if compressor is None:
         return len(data)
     if compressor == "blosc":
@@ -55,7 +57,8 @@ def _zstd_size(data: memoryview) -> int | None:
 def _wrong_blosc(data: memoryview) -> str | None:
     """What is wrong with the header and the table of blocks of a Blosc chunk (c-blosc's README_CHUNK_FORMAT).
 
-    c-blosc checks each block against the length that the header claims, which is checked here against the real one.
+    c-blosc checks each block against the length that the header claims. Here the claim is checked against the real
+    length.
     """
     version, flags, typesize = data[0], data[2], data[3]
     size, block, stored = (int(n) for n in np.frombuffer(data, "<u4", 3, 4))

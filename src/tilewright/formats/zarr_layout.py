@@ -1,7 +1,9 @@
-"""What a Zarr array is made of, as the zarr package reads its metadata, versions 2 and 3, and what may be decoded.
+"""The layout of a Zarr array, from its metadata of version 2 or 3 as the zarr package reads it; and what may be
+decoded.
 
-Only plain chunks of numbers pass, with codecs that are known here, because each chunk is checked before it is decoded:
-what it expands to must be what the metadata says. Filters and object codecs never pass; some of them run code.
+Only plain chunks of numbers are accepted, with codecs that are known here. Each chunk is checked before it is decoded:
+it must expand to the number of bytes that the metadata states. Filters and object codecs are refused, because some of
+them run code.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ SHARD_INDEX = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name"
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array is stored. chunks: what is compressed as one; shards: chunks that share a file, None: each its own.
+    """How an array is stored. chunks: the shape that is compressed as one. shards: the shape of chunks that share a
+    file; None: each chunk has its own file.
 
     compressor: one of COMPRESSORS or None. checksum: bytes after each chunk.
     """
@@ -44,12 +47,12 @@ class Layout:
 
     @property
     def chunk_bytes(self) -> int:
-        """Of a decoded chunk."""
+        """Bytes of a decoded chunk."""
         return math.prod(self.chunks) * self.dtype.itemsize
 
     @property
     def chunks_a_file(self) -> int:
-        """1 without shards."""
+        """Chunks per file; 1 without shards."""
         return math.prod(s // c for s, c in zip(self.shards or self.chunks, self.chunks, strict=True))
 
 
@@ -67,9 +70,9 @@ def read_metadata(path: str, what: str) -> tuple[str, dict[str, Any], dict[str, 
 
 
 def layout_of(path: str, array: Any) -> Layout:
-    """The layout of an array of zarr's; path: of the file that describes it.
+    """The layout of an array of the zarr package. path: of the file that describes it.
 
-    Raises InputError for a codec or data type not known here, other than three dimensions, and chunks of MAX_CHUNK
+    Raises InputError for an unknown codec or data type, for other than three dimensions, and for chunks of MAX_CHUNK
     bytes or more.
     """
     shape, dtype = check_shape(path, array.shape, array.dtype), array.dtype
@@ -89,7 +92,8 @@ def layout_of(path: str, array: Any) -> Layout:
 
 
 def _codecs(metadata: Any) -> list[str]:
-    """Names of what a chunk's bytes go through; of all its codecs where those before are not known here."""
+    """Names of the codecs that a chunk's bytes pass. These are all its codecs, if those before the bytes are not known
+    here."""
     if metadata.zarr_format == 2:
         return ["filters"] if metadata.filters else [metadata.compressor.codec_id] if metadata.compressor else []
     if metadata.shards:

@@ -22,9 +22,9 @@ from tilewright.formats.volumes import Box, Shape, Volume, aligned_boxes
 from tilewright.formats.zarr_chunks import check_chunk
 from tilewright.formats.zarr_layout import READ, Layout, layout_of, read_metadata
 
-CALL_BYTES = 32 << 20  # of numbers in one call of zarr, which works on up to ten chunks at a time
-WORKING = 3  # copies of what a call works on: as stored, decoded, and where it goes
-CHUNK = 64  # of a new array in each direction: 1 MiB of float32, a file that reads well and halos that stay small
+CALL_BYTES = 32 << 20  # bytes of numbers in one call of zarr, which processes up to ten chunks at a time
+WORKING = 3  # copies of the data of a call: stored, decoded, and in the target
+CHUNK = 64  # of a new array along each axis: 1 MiB of float32, large enough to read well, small enough for small halos
 _OURS = re.compile(r"zarr\.json|\.zarray|\.zattrs|\.zmetadata|c|(c\.)?\d+(\.\d+)*")
 
 
@@ -36,8 +36,8 @@ class ZarrVolume(Volume):
         described, fields, files = read_metadata(path, what)
         store = _checked_store(path, files)
         try:
-            with np.errstate(over="raise"), warnings.catch_warnings():  # a fill value would become infinite
-                warnings.simplefilter("ignore")  # zarr warns of what is refused below
+            with np.errstate(over="raise"), warnings.catch_warnings():  # a fill value that would become infinite
+                warnings.simplefilter("ignore")  # zarr warns about what is refused below
                 array = zarr.open_array(store, mode="r", zarr_format=3 if "zarr.json" in files else 2)
             self.layout = store.layout = layout_of(described, array)
         except TilewrightError:
@@ -70,9 +70,9 @@ class ZarrVolume(Volume):
 
 
 class ZarrForm:
-    """A Zarr array of float32 or float64, in files named by `names` and `metadata`.
+    """A Zarr array of float32 or float64, in files whose names `names` and `metadata` give.
 
-    An array like `like` keeps its version, chunks, shards, compressor, attributes and dimension names.
+    An array made from `like` keeps its version, chunks, shards, compressor, attributes and dimension names.
     """
 
     axis = 0
@@ -89,12 +89,15 @@ class ZarrForm:
         self.metadata = {name: content.to_bytes() for name, content in files.items()}
 
     def names(self, start: tuple[int, ...], shape: tuple[int, ...]) -> list[str]:
-        """Of the files of a box."""
+        """The names of the files of a box."""
         return chunk_names(self._array, self.unit, start, shape)
 
     def encode(self, start: tuple[int, ...], tile: np.ndarray) -> Iterator[tuple[str, bytes]]:
-        """(name, content) of the files of a tile (d, h, w) at `start`, which is a multiple of `unit`; the tile ends at
-        one, or where the volume does. Chunks of nothing but zeros have no file: their content is empty."""
+        """(name, content) of the files of a tile (d, h, w).
+
+        The tile begins at `start`, a multiple of `unit`, and ends at another multiple or at the end of the volume. A
+        chunk that contains only zeros has no file: its content is empty.
+        """
         files: dict[str, Any] = {}
         store = self._zarr.storage.MemoryStore(files)
         buffer = self._zarr.core.buffer.default_buffer_prototype().buffer
@@ -108,13 +111,14 @@ class ZarrForm:
 
 
 def chunk_names(array: Any, unit: Shape, start: tuple[int, ...], shape: tuple[int, ...]) -> list[str]:
-    """Names of the files that hold a box of an array of zarr's; unit: what a file holds."""
+    """Names of the files with a box of an array. unit: the shape that one file holds."""
     spans = [range(a // u, -(-(a + n) // u)) for a, n, u in zip(start, shape, unit, strict=True)]
     return [array.metadata.encode_chunk_key(index) for index in product(*spans)]
 
 
 def check_zarr(path: str) -> AtomicDirectory:
-    """How an array at `path` is replaced: as a whole; other directories never. Raises ResourceError for those."""
+    """How an array at `path` is replaced: as a whole. Raises ResourceError for other directories, which are never
+    replaced."""
     directory = _ZarrDirectory(path.rstrip("/"), frozenset())
     directory.check_replaceable()
     return directory
@@ -139,11 +143,11 @@ class _ZarrDirectory(AtomicDirectory):
 
 
 def _checked_store(path: str, files: dict[str, bytes]) -> Any:
-    """A store of zarr's that hands out the metadata files that were read, and chunks only after a check against its
-    `layout`, which is set once zarr has read the metadata."""
+    """A store for zarr that returns the metadata files that were read before. It returns a chunk only after a check
+    against its `layout`, which is set when zarr has read the metadata."""
     from zarr.storage import LocalStore, WrapperStore
 
-    class CheckedStore(WrapperStore):  # its base class is there once zarr is
+    class CheckedStore(WrapperStore):  # its base class exists only if zarr is installed
         layout: Layout
 
         async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
@@ -157,13 +161,13 @@ def _checked_store(path: str, files: dict[str, bytes]) -> Any:
 
 
 def _read_chunk(path: str, key: str, byte_range: Any, layout: Layout) -> bytearray | None:
-    """The stored bytes of a chunk, of a shard, or of the part of one that `byte_range` names; None if there is none."""
+    """The stored bytes of a chunk, of a shard, or of the part that `byte_range` selects. None if there is no file."""
     chunk = os.path.join(path, key)
     if not os.path.lexists(chunk):
         return None
     count = layout.chunks_a_file
     with InputFile(chunk, "chunk") as file:
-        stored = count * (layout.chunk_bytes + layout.chunk_bytes // 8 + (1 << 12))  # compressors add less than that
+        stored = count * (layout.chunk_bytes + layout.chunk_bytes // 8 + (1 << 12))  # compressors add less than this
         if file.size > stored:
             what = f"the chunk's file has {file.size:,} bytes; at most {stored:,} are allowed"
             remedy = "write the chunk again: it is damaged, or the array's metadata states smaller chunks"
@@ -179,7 +183,7 @@ def _read_chunk(path: str, key: str, byte_range: Any, layout: Layout) -> bytearr
         data = bytearray(end - begin)
         file.read_into(data, begin)
     parts = [(0, len(data))]
-    if layout.shards and not hasattr(byte_range, "start"):  # the shard, or its index alone, which is its end
+    if layout.shards and not hasattr(byte_range, "start"):  # the whole shard, or only its index, which is at its end
         parts = _shard_index(chunk, data, file.size, count)
     if not hasattr(byte_range, "suffix"):
         _check_chunks(chunk, data, parts, layout)
@@ -195,9 +199,9 @@ def _check_chunks(chunk: str, data: bytearray, parts: list[tuple[int, int]], lay
 
 
 def _shard_index(chunk: str, data: bytearray, size: int, chunks: int) -> list[tuple[int, int]]:
-    """(first byte, count) of a shard's chunks, from what ends with its index; a shard has `size` bytes.
+    """(first byte, count) of a shard's chunks, from bytes that end with its index. size: bytes of the shard.
 
-    Raises InputError for an index that is cut short or names bytes that the shard has not.
+    Raises InputError for an index that is cut short or names bytes outside the shard.
     """
     if len(data) < 16 * chunks + 4:
         raise InputError(f"the shard has {len(data):,} bytes; its index alone takes {16 * chunks + 4:,}", path=chunk)
@@ -211,7 +215,7 @@ def _shard_index(chunk: str, data: bytearray, size: int, chunks: int) -> list[tu
 
 
 def _options_like(array: Any, layout: Layout) -> dict[str, Any]:
-    """What `create_array` needs to store an array as `array` is stored."""
+    """The arguments with which `create_array` stores an array like `array`."""
     options: dict[str, Any] = {
         "chunks": layout.chunks,
         "shards": layout.shards,
@@ -229,14 +233,14 @@ def _options_like(array: Any, layout: Layout) -> dict[str, Any]:
     return options
 
 
-# what zarr and its codecs raise for data that is not what it should be
+# errors that zarr and its codecs raise for wrong data
 _DAMAGE = (
     ValueError,
     TypeError,
     KeyError,
     IndexError,
     RuntimeError,  # also RecursionError and NotImplementedError
-    SyntaxError,  # NumPy reads names of dtypes with a comma, such as ",f4", as Python
+    SyntaxError,  # NumPy parses names of dtypes with a comma, such as ",f4", as Python code
     EOFError,
     AttributeError,
     zlib.error,

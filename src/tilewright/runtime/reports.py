@@ -49,7 +49,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """1 if the validation failed or if every record is bad, else 0. Too many bad records stop a job earlier."""
+        """1 if the validation failed or if every record is bad, otherwise 0. Too many bad records stop a job
+        earlier."""
         all_bad = 0 < self.records == self.errors
         return int(all_bad or (self.validation is not None and not self.validation.passed))
 

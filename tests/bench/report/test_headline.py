@@ -46,7 +46,8 @@ def test_each_job_beside_its_peer_on_one_cpu_and_one_gpu(job):
     ]
     text = headline.jobs(groups(rows, lambda row: row.op), {})
     assert text.startswith(
-        "Measured 2026-11-21:\n\n| job | dtype | cpu-2c | x strongest peer | gpu | x strongest peer |\n"
+        "Measured 2026-11-21 on Cpu, 2 cores and Gpu:\n\n"
+        "| job | dtype | CPU | x strongest peer | GPU | x strongest peer |\n"
     )
 
 

@@ -47,7 +47,7 @@ def contents(root):
 
 def test_tables_figures_and_the_page_are_written(root):
     changed = {str(path.relative_to(root)) for path in write(root)}
-    pages = {f"docs/results/{name}.md" for name in (*ladders(), *JOBS, "index")}
+    pages = {f"docs/results/{name}.md" for name in (*ladders(), *JOBS, "index", "experiments")}
     assert changed == pages | {
         "README.md",
         "docs/learn/embedding.md",
@@ -59,7 +59,7 @@ def test_tables_figures_and_the_page_are_written(root):
     }
     text = (root / "README.md").read_text()
     assert text.startswith("# Made up\n\n<!-- ladder:matmul -->\ntiny, 8x8x8, float32; made-up-2c")
-    assert re.search(r"\| cpu\.packed \| operands packed .*; threads draw blocks \| 43\.2 \|", text)
+    assert re.search(r"\| cpu\.packed \| operands packed .*; threads take blocks \| 43\.2 \|", text)
     assert "Between, and a mention of `<!-- ladder:matmul -->` in a line." in text
     assert "old" not in text
     assert f"<!-- bench:sentiment -->\n{UNMEASURED}\n<!-- /bench:sentiment -->\nThe end.\n" in text

@@ -149,7 +149,7 @@ def test_only_mpi_has_nodes(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.long
 def test_a_rank_of_the_other_node_that_is_killed(nodes):
-    """Nothing stays on its node, and the same command goes on."""
+    """Nothing stays on its node, its shard is noted on the first node, and the same command goes on."""
     init_dcgan("m", 1, z_size=4, channels=(8, 4, 3))
     job = ("draw", "-p", "m", "-n", "8192", "--shard-size", "8")
     alone(*job, "-o", "whole.npy")
@@ -165,6 +165,9 @@ def test_a_rank_of_the_other_node_that_is_killed(nodes):
         assert time.monotonic() < until
         time.sleep(0.01)
     assert not Path("out.npy").exists()
+    deaths = [json.loads(line) for line in Path("out.npy.job/logs/deaths.jsonl").read_text().splitlines()]
+    assert [(death["why"], death["killed"]) for death in deaths] == [("killed or crashed", True)]
+    assert "rank 3 on node2" in Path("out.npy.job/logs/ranks.log").read_text().splitlines()[0]
     report = ranks(nodes, *job, "-o", "out.npy")
     assert Path("out.npy").read_bytes() == Path("whole.npy").read_bytes()
     assert report["job"]["computed"] <= 1024

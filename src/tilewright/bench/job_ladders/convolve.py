@@ -65,7 +65,7 @@ CPU = (
     Step("one thread", "six loops; the sum stays in a register", {"conv3d": "cpu.naive"}, threads=1),
     Step("SIMD over the window", "the taps are one run of vectors, which is added up once at the end",
          {"conv3d": "cpu.taps"}, threads=1),
-    Step("SIMD and threads", "threads draw planes", {"conv3d": "cpu.taps"}),
+    Step("SIMD and threads", "threads take planes", {"conv3d": "cpu.taps"}),
     Step("vectors along rows", "a vector is a piece of a row of outputs", {"conv3d": "cpu.vectors"}),
     Step("register blocks", "sixteen rows of outputs stay in registers, and each loaded vector feeds several of them"),
 )  # fmt: skip

@@ -63,9 +63,9 @@ CPU = (
          NAIVE_CPU, NO_CACHE, threads=1, batch=1),
     Step("KV cache", "keys and values of earlier tokens are kept", NAIVE_CPU, threads=1, batch=1),
     Step("batched", "all prompts in one call, still on one thread", NAIVE_CPU, threads=1),
-    Step("layers as GEMM", "matrices packed in the order of use, a block in registers; threads draw blocks",
+    Step("layers as GEMM", "matrices packed in the order of use, a block in registers; threads take blocks",
          NAIVE_CPU | {"matmul": "cpu.packed"}),
-    Step("fused attention", "one kernel; the scores of a query stay in the first cache; threads draw heads",
+    Step("fused attention", "one kernel; the scores of a query stay in the first cache; threads take heads",
          {"attention": "cpu.fused", "layernorm": "cpu.naive", "matmul": "cpu.packed"}),
     Step("blocks and vectors", "a block of queries shares each loaded key and value; norms and sums are vectors"),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable
 
 from tilewright.bench.report.figures import ladder_figure
-from tilewright.bench.report.tables import Table, device_of, groups, origin, percent, rate, three, times
+from tilewright.bench.report.tables import Table, device_of, groups, machine_title, origin, percent, rate, three, times
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
@@ -36,7 +36,8 @@ Ladders = dict[str, Ladder]
 
 def jobs(by_op: Rows, _: Ladders) -> str:
     """One row per job and accuracy class: the rates on one CPU and one GPU, each with its strongest peer."""
-    machines = [found for on_gpu in (False, True) if (found := _machine(by_op, on_gpu))]
+    found = {"CPU": _machine(by_op, on_gpu=False), "GPU": _machine(by_op, on_gpu=True)}
+    machines = [machine for machine in found.values() if machine]
     if not machines:
         return UNMEASURED
     lines = []
@@ -48,10 +49,11 @@ def jobs(by_op: Rows, _: Ladders) -> str:
                 cells = [text for row in rows for text in _cells(row)]
                 lines.append((words, dtypes.pop() if len(dtypes) == 1 else name, *cells))
     header = ["job", "dtype"]
-    for machine in machines:
-        header += [_short(machine, 28), "x strongest peer"]
+    for kind in filter(found.get, found):
+        header += [kind, "x strongest peer"]
     days = sorted({row.date for op in JOBS for row in by_op.get(op, []) if row.machine in machines})
-    caption = f"Measured {' to '.join(dict.fromkeys((days[0], days[-1])))}:"
+    where = " and ".join(machine_title(machine) for machine in machines)
+    caption = _short(f"Measured {' to '.join(dict.fromkeys((days[0], days[-1])))} on {where}", COLUMNS - 1) + ":"
     return Table(caption, tuple(header), tuple(lines[:JOB_ROWS]), 2).markdown()
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.bench.report.job_ladders import MEASURED, job_ladders, job_name, job_table, published_table
+from tilewright.bench.report.layers import layer_tables
 from tilewright.bench.report.pages import METHOD, READING, SWEPT, jobs, without
 from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.shown import by_machine
@@ -146,6 +147,8 @@ def _sections(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings:
             bars = [svg for name, svg in drawings.items() if name.startswith(f"{machine}/{op}-")]
             content += _heading(machine) + _figures(bars)
             content += _details("Every rung at one size, with its idea", ladder_tables(own, ladder))
+            if layers := layer_tables(own, ladder):
+                content += _details("Every rung at every layer", layers)
             content += _details("The default rung at every size", sizes_tables(own, ladder))
         yield Section("Operations", op, op, content)
 

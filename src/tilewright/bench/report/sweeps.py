@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tilewright.bench.report.svg import LogAxis, figure, line, short, standalone, text, wrapped
 from tilewright.bench.report.tables import Table, case_of, device_of, groups, noise_notes, origin, three
-from tilewright.bench.results import Row, read, save_here, write_text
+from tilewright.bench.results import WORKERS, Row, read, save_here, write_text
 from tilewright.bench.sweep import OTHER_BITS, PREFIX, THREADS
 from tilewright.bench.sweep_kinds import JOBS
 
@@ -17,7 +17,6 @@ COLOURS = ("cpu", "simt", "tile", "vendor", "roof", "float64")  # of the curves,
 DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 3"')  # of further curves, after all colours are used
 CROSS = "\N{MULTIPLICATION SIGN}"  # a refused point
 PLATEAU = 1.02  # times the fastest median: smaller medians count as equal, because rounds differ by as much
-WORKERS = "workers"  # the parameter of a job that is its number of worker processes
 PUBLISHED = {  # (operation or job, parameters) -> what a report of the course says
     ("conv3d", "threads"): "the best number of threads is near the number of cores",
     ("gpt2", "batch"): "a batch of 800 prompts is best",

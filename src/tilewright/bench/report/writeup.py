@@ -19,6 +19,7 @@ from tilewright.bench.report.job_ladders import (
     published_table,
 )
 from tilewright.bench.report.laws import curves
+from tilewright.bench.report.layers import layer_tables
 from tilewright.bench.report.page import Section, html_page
 from tilewright.bench.report.pages import METHOD, jobs
 from tilewright.bench.report.roofline import measured_roofs
@@ -127,7 +128,7 @@ def _ladder_parts(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawi
             most = max((row.threads for row in best), default=0)
             told = ladder_sentences([row for row in best if row.threads == most], ladders[op]) + thread_sentences(best)
             sentences += [f"{dtype}: {sentence}" for sentence in told]
-        tables = ladder_tables(by_op[op], ladders[op])
+        tables = [*ladder_tables(by_op[op], ladders[op]), *layer_tables(by_op[op], ladders[op])]
         yield _part(LADDERS, by_op[op], op, [*sentences, *published(op)], _named(drawings, f"{op}-"), tables)
 
 

@@ -186,6 +186,10 @@ class TextJob(ModelJob):
                 raise UsageError("the output would overwrite an input", path=file.path,
                                  remedy="choose another output")  # fmt: skip
         folder = os.path.realpath(self.source.path)
+        given = self.settings.job_dir
+        if given and f"{os.path.realpath(given)}{os.sep}".startswith(f"{folder}{os.sep}"):
+            raise UsageError("--job-dir is inside the input, and would be an input of the next run", path=given,
+                             remedy="give --job-dir a directory outside")  # fmt: skip
         if os.path.isdir(self.source.path) and output.startswith(f"{folder}{os.sep}"):
             raise UsageError("the output is inside the input, and would be an input of the next run", path=self.output,
                              remedy="choose an output outside, or give a pattern as the input")  # fmt: skip

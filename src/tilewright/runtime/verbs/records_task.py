@@ -94,7 +94,7 @@ class AsParquet(AsFolder):
     """An `Assembling` task: its shards are JSON lines, and its output is a Parquet file or a folder of Parquet files.
 
     columns: the columns after "id" and the kept fields, as `ParquetEncoder` takes them. Ids are int64 if all are
-    integers, else strings. A kept column of a Parquet input keeps its type. A kept column of JSON lines gets the
+    integers, otherwise strings. A kept column of a Parquet input keeps its type. A kept column of JSON lines gets the
     narrowest type that fits all values.
     """
 

@@ -272,7 +272,7 @@ def test_jobs_that_were_begun_before_go_on(model, tmp_path):
     generate(job)
     for name, value in new.items():
         job.params = JOB.merged({name: value})
-        with pytest.raises(UsageError, match=f"begun for other results: .*sampling.{name} was not there"):
+        with pytest.raises(UsageError, match=f"begun with other settings or inputs: .*sampling.{name} was not there"):
             generate(job)
 
 

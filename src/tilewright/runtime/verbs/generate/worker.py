@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 READ = 256  # prompts that are read at a time
 WRITTEN = 64  # results that are written at a time
-WRITTEN_VALUES = 1 << 18  # results are also written if they have this many tokens and log-probabilities: some 30 MB
+WRITTEN_VALUES = 1 << 18  # results are also written if they have this many tokens and log-probabilities: about 30 MB
 DEFAULTS = SamplingParams()
 LOOK_SECONDS = 0.5  # between two reads of the sequences' progress
 UNDRAWN = "undrawn"  # figure of a shard: prompts at temperature 0 with fields that matter only for sampling

@@ -240,12 +240,13 @@ class Convolve(Common):
 
 @verb(Convolve)
 def convolve(options: Convolve) -> None:
-    """Filter random volumes beside SciPy and PyTorch; on a GPU, beside cuDNN and CuPy.
+    """Filter random volumes beside SciPy, PyTorch, Halide and OpenCV; on a GPU, beside cuDNN and CuPy.
 
     \b
     tilewright bench convolve --against scipy
 
-    With --save, each case is saved as soon as it is measured.
+    A library that is not installed is left out: pip install 'tilewright[peers]' installs all. Halide compiles several
+    programs for each case, and the fastest is timed. With --save, each case is saved as soon as it is measured.
     """
     watch, device = begin(options, "float32", options.threads)
     from tilewright.bench.noise import Watch

@@ -99,9 +99,9 @@ def test_what_to_run_next_works_as_printed(small, monkeypatch):
         (" \n ", "the prompt is empty"),
         (
             "word " * 10_000,
-            "the prompt is too long: it has 10,000 words, and the first 32 of them fill the poet's memory",
+            "the prompt is too long: it has 10,000 words, and the first 32 of them fill the poet's context",
         ),
-        ("x" * 160, "the prompt is too long: it has 1 word, and the first of them alone more than fills"),
+        ("x" * 160, "the prompt is too long: it has 1 word, and the first of them is longer than"),
         ("caf\udce9", "the prompt is no valid text: its character 4 is not UTF-8. Type it again"),
     ],
     ids=["empty", "blank", "long", "a long word", "no UTF-8"],

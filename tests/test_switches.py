@@ -183,7 +183,7 @@ def test_a_switch_that_may_change_bits_makes_another_job(run, command, name):
     assert run(*command, "--without", name)[0] == 0
     assert "Nothing to do" in run(*command, "--without", name)[1]
     code, _, errors = run(*command)
-    assert code == 2 and "the job was begun for other results" in errors
+    assert code == 2 and "the job was begun with other settings or inputs" in errors
 
 
 def test_plan_counts_the_recomputed_prefixes(run):

@@ -17,7 +17,7 @@ batch line. `SamplingParams.of` takes the same names in Python. The names are th
 
 tilewright sorts every field into one of three groups:
 
-* **honoured**: the field changes the answer, as in the library that it comes from;
+* **supported**: the field changes the answer, as in the library that it comes from;
 * **harmless**: the field changes how an answer is computed or delivered, and not the answer, so any value is taken;
 * **refused**: the field would change the answer, and tilewright does not compute it. The record becomes an error that
   names the field. A value that changes nothing is taken, and so is `null`.
@@ -33,8 +33,8 @@ def sampling_page() -> str:
     """The whole page."""
     aliases = [f"| `{name}` | `{meant}` |" for name, meant in table.ALIASES.items()]
     return "\n".join([
-        HEAD, "## Honoured", "", "| field | default | allowed |", "|---|---|---|", *_honoured(), "",
-        "`do_sample` (transformers) is honoured too: `false` means `temperature` 0.", "",
+        HEAD, "## Supported", "", "| field | default | allowed |", "|---|---|---|", *_supported(), "",
+        "`do_sample` (transformers) is supported, too: `false` means `temperature` 0.", "",
         "### Other names for the same", "", "| name | means |", "|---|---|", *aliases, "",
         "## Refused", "", "| field | values that change nothing | instead |", "|---|---|---|",
         *_refused(table.REFUSED), "",
@@ -46,7 +46,7 @@ def sampling_page() -> str:
     ])  # fmt: skip
 
 
-def _honoured() -> Iterator[str]:
+def _supported() -> Iterator[str]:
     defaults = {field.name: field.default for field in fields(SamplingParams)}
     for name in table.PARAMETERS:
         allowed = _RULES[name].words if name in _RULES else "see [SamplingParams](python.md#sampling-parameters)"

@@ -1,9 +1,9 @@
-"""The errors a user can meet. Each is one paragraph - what, where, what to do - and carries its exit code.
+"""The errors that a user can meet. Each is one paragraph (what, where, what to do) and has its exit code.
 
-Each is also one of Python's own errors, so that a caller who knows only Python can catch it: a wrong call or input is a
-ValueError, and a TypeError as well where an argument has a wrong type; what the system refuses is an OSError, and too
-little memory a MemoryError as well. So `except OSError` around a call that may raise one of these needs
-`except TilewrightError: raise` before it.
+Each is also one of Python's own errors, so that a caller who knows only Python can catch it. A wrong call or input is a
+ValueError, and also a TypeError if an argument has a wrong type. If the system refuses something, it is an OSError, and
+also a MemoryError if memory is short. So code that wants only Python's own OSErrors needs `except TilewrightError:
+raise` before `except OSError`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from collections.abc import Iterable
 
 
 class TilewrightError(Exception):
-    """Base of every error raised on purpose.
+    """Base class of every error that is raised on purpose.
 
-    message: what is wrong, with the values in it; None: made of parameter, value and rule.
-    parameter: the option, argument or field that is wrong; value: what was given for it, as text; rule: what holds.
-    path: the file or directory concerned; where: the line, field or byte in it ("line 7, field tokens[3]", "byte 128").
-    remedy: what to do about it.
-    `str()` gives all of it as one paragraph with control characters escaped. The fields stay readable as attributes,
-    also after pickling: code reads them and never takes a message apart.
+    message: what is wrong, with the values; None: it is made of parameter, value and rule. parameter: the option,
+    argument or field that is wrong. value: what was given for it, as text. rule: what is allowed. path: the file or
+    directory. where: the line, field or byte in it ("line 7, field tokens[3]", "byte 128"). remedy: what to do about
+    it.
+
+    `str()` gives all of it as one paragraph with control characters escaped. The fields can be read as attributes, also
+    after pickling. Code reads them and never parses a message.
     """
 
     exit_code = 5
@@ -58,7 +59,7 @@ class TilewrightError(Exception):
 
 
 def _unpickled(kind: type[TilewrightError], args: tuple[str, ...]) -> TilewrightError:
-    """An error of another process, yet without its fields, which pickle sets. `kind`'s own __init__ does not run."""
+    """An error of another process, still without its fields, which pickle sets. `kind`'s own __init__ does not run."""
     error = kind.__new__(kind, *args)
     error.args = args
     return error
@@ -71,15 +72,15 @@ class UsageError(TilewrightError, ValueError):
 
 
 class WrongType(UsageError, TypeError):
-    """An argument of a call has a type that the function does not take, such as a text in place of an array."""
+    """An argument of a call has a type that the function does not take, such as a text instead of an array."""
 
 
 class Refused(UsageError):
-    """No rung, or not the one that was asked for, accepts the problem; the message lists each rung's reasons."""
+    """No rung accepts the problem, or the requested rung refuses it. The message lists each rung's reasons."""
 
 
 class InputError(TilewrightError, ValueError):
-    """An input, a configuration or a weights file is not what it should be."""
+    """The content of an input, a configuration or a weights file is wrong."""
 
     exit_code = 3
 
@@ -91,11 +92,11 @@ class ResourceError(TilewrightError, OSError):
 
 
 class NotEnoughMemory(ResourceError, MemoryError):
-    """The machine has too little memory, or the job may take too little."""
+    """The machine, or the limit of the job, has too little memory."""
 
 
 class InternalError(TilewrightError):
-    """A defect of tilewright, or an error budget that was exceeded."""
+    """A defect of tilewright, or more errors than the job allows."""
 
     exit_code = 5
 
@@ -107,13 +108,13 @@ class Interrupted(TilewrightError):
 
 
 class Cancelled(TilewrightError):
-    """Ctrl-C where there is nothing to resume."""
+    """Stopped by Ctrl-C in a command that has nothing to resume."""
 
     exit_code = 130
 
 
 def error_json(error: TilewrightError) -> str:
-    """The line of JSON that a verb with --json writes to stdout where it ends by `error`."""
+    """The line of JSON that a verb with --json writes to stdout if it ends with `error`."""
     from json import dumps
 
     always, where_known = ("message", "path", "where", "remedy"), ("parameter", "value", "rule")
@@ -128,18 +129,19 @@ def counted(count: int, noun: str) -> str:
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """What follows a misspelt name in a message: " (did you mean matmul?)"; "" if none of `names` is similar."""
+    """The text after a misspelt name in a message: " (did you mean matmul?)"; "" if none of `names` is similar."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, list(names), n=1, cutoff=0.75)  # "cpu.none" is not like "cpu.widened"
+    near = get_close_matches(name, list(names), n=1, cutoff=0.75)  # "cpu.none" is not similar to "cpu.widened"
     return f" (did you mean {near[0]}?)" if near else ""
 
 
 def brief(error: BaseException) -> str:
-    """What another library's exception says: one line of at most 300 characters. It may quote a whole file."""
+    """The message of another library's exception: one line of at most 300 characters. It may quote a whole file."""
     return " ".join(str(error)[:1200].split())[:300] or type(error).__name__
 
 
 def printable(text: str) -> str:
-    """`text` with control, format and surrogate characters as escapes, line ends kept: nothing can drive a terminal."""
+    """`text` with control, format and surrogate characters as escapes, but with its line ends, so it cannot control a
+    terminal."""
     return "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else ascii(c)[1:-1] for c in text)

@@ -1,6 +1,6 @@
-"""tilewright as a model of lm-evaluation-harness, the program that most published benchmark figures come from.
+"""tilewright as a model of lm-evaluation-harness, the program from which most published benchmark figures come.
 
-    python -m tilewright.lm_eval run --model tilewright --model_args pretrained=DIR --tasks hellaswag
+python -m tilewright.lm_eval run --model tilewright --model_args pretrained=DIR --tasks hellaswag
 
 Importing this module registers the model "tilewright" with the installed harness. A log-likelihood has the same bits
 for every batch size, because the harness's batches are not used: all requests of a task are packed together.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 log = logging.getLogger(__name__)
-GENERATION = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")  # honoured besides the lengths
+GENERATION = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")  # supported besides the lengths
 NAMES = ("tokenizer_config.json", "special_tokens_map.json")  # files that name a tokenizer's special tokens
 
 
@@ -41,9 +41,9 @@ class TilewrightLM(TemplateLM):
 
     pretrained: a model directory, or the name of a model. dtype: the accuracy class. device: "cpu", the only one on
     which texts are scored. max_length: tokens that the model reads at once, at most its context. max_gen_toks: new
-    tokens, where a task does not say. prefix_token_id: precedes texts without a context. add_bos_token: whether special
-    tokens are added to a text; None: as the tokenizer does. threads: of the kernels. batch_size, max_batch_size: change
-    nothing. Raises UsageError and InputError.
+    tokens, if a task does not give their number. prefix_token_id: stands before texts without a context. add_bos_token:
+    whether special tokens are added to a text; None: the tokenizer decides. threads: of the kernels. batch_size,
+    max_batch_size: have no effect. Raises UsageError and InputError.
     """
 
     def __init__(
@@ -99,11 +99,12 @@ class TilewrightLM(TemplateLM):
 
     @property
     def tokenizer_name(self) -> str:
-        """Of the harness's cache of requests."""
+        """The tokenizer's name in the harness's cache of requests."""
         return spelled(self.path).replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids. add_special_tokens: None: as the tokenizer does, unless the text begins with the prefix token."""
+        """Token ids of a text. add_special_tokens: None: the tokenizer decides, unless the text begins with the prefix
+        token."""
         adds = self.add_bos_token if add_special_tokens is None else add_special_tokens
         plain, whole = self.tokens.encode_word(string), self.tokens.encode(string)
         if add_special_tokens is None and self._prefix is not None and plain[:1] == [self._prefix]:
@@ -133,7 +134,7 @@ class TilewrightLM(TemplateLM):
         return iter(tqdm(found, total=count, disable=disable, desc="Scoring with tilewright"))
 
     def _cut(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
-        """The pair without the oldest tokens of the context that the model cannot read."""
+        """The pair without the first tokens of the context, if the model cannot read all of them."""
         most = self.max_length + 1 - len(continuation)
         return context[-most:] if most > 0 else context, continuation
 
@@ -177,13 +178,13 @@ class TilewrightLM(TemplateLM):
         return found
 
     def _params(self, given: dict[str, Any]) -> SamplingParams:
-        """The sampling parameters of a task's generation_kwargs. Raises UsageError for one that is not honoured."""
+        """The sampling parameters of a task's generation_kwargs. Raises UsageError for one that is not supported."""
         kwargs = dict(normalize_gen_kwargs(given, self.max_gen_toks))
         stop = handle_stop_sequences(kwargs.pop("until", None), eos=None)
         max_tokens, sampled = kwargs.pop("max_gen_toks"), kwargs.pop("do_sample", None)
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         if unknown := kwargs.keys() - set(GENERATION):
-            rule = f"honoured are until, max_gen_toks, do_sample, {', '.join(GENERATION)}"
+            rule = f"supported are until, max_gen_toks, do_sample, {', '.join(GENERATION)}"
             raise UsageError(parameter="generation_kwargs", value=", ".join(sorted(unknown)), rule=rule)
         if not sampled:
             kwargs = {"repetition_penalty": kwargs.get("repetition_penalty", 1.0), "temperature": 0.0}
@@ -206,7 +207,7 @@ def special_tokens(path: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """The harness's own command line, which knows the model now."""
+    """The harness's own command line, to which the model was added."""
     from lm_eval.__main__ import cli_evaluate
 
     cli_evaluate()

@@ -1,4 +1,5 @@
-"""Switches: optimisations that a job or a model can run without, so that a report can measure what each is worth."""
+"""Switches: optimisations that a job or a model can run without, so that a report can measure how much each one
+gains."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ TABLE, WITHOUT_TABLE = "embedding_conv1d", {"cpu": "cpu.gather", "cuda": "simt.g
 
 
 class Optimisation(NamedTuple):
-    """Where a switch has an effect. verbs, devices: that have the optimisation. dtypes: accuracy classes that a GPU can
-    compute without it; (): all. keeps_bits: the devices on which results have the same bits without it."""
+    """Where a switch has an effect. verbs, devices: those that have the optimisation. dtypes: accuracy classes that a
+    GPU can compute without it; (): all. keeps_bits: the devices on which results have the same bits without it."""
 
     verbs: tuple[str, ...]
     devices: tuple[str, ...] = ("cpu", "cuda")
@@ -25,7 +26,7 @@ class Optimisation(NamedTuple):
     keeps_bits: tuple[str, ...] = ("cpu", "cuda")
 
     def fits(self, verb: str, device: str, dtype: str) -> bool:
-        """True if the verb has it there, and can do without it."""
+        """True if the verb has the optimisation there, and can run without it."""
         can = device == "cpu" or not self.dtypes or dtype in self.dtypes
         return verb in self.verbs and device in self.devices and can
 
@@ -51,9 +52,9 @@ def switched_off(without: Collection[str], parameter: str = "without") -> Withou
 def check_switches(
     verb: str, without: Collection[str], device: str, dtype: str, *, parameter: str = "--without"
 ) -> None:
-    """Raises UsageError for a name that is unknown, or whose optimisation a job of the verb does not have.
+    """Raises UsageError for a name that is unknown, or if a job of the verb does not have that optimisation.
 
-    device: "cpu" or "cuda". dtype: the accuracy class. parameter: what the caller calls `without`.
+    device: "cpu" or "cuda". dtype: the accuracy class. parameter: the caller's name for `without`.
     """
     known = [name for name, each in OPTIMISATIONS.items() if each.fits(verb, device, dtype)]
     for name in sorted(switched_off(without, parameter) - set(known), key=str):

@@ -1,17 +1,13 @@
-"""Sweeps of whole jobs: every point checked and compared, refused ones with their reasons; one process and many."""
-
-from dataclasses import replace
+"""Sweeps of whole jobs in one process: every point checked and compared, refused ones with their reasons."""
 
 import numpy as np
 import pytest
 
-from tilewright import hardware
 from tilewright.bench import sweep_jobs
-from tilewright.bench.report.sweeps import curves, pays, remarks, sweep_figure, sweep_table
-from tilewright.bench.sweep_jobs import Setting, sweep, sweep_workers
-from tilewright.bench.sweep_kinds import KINDS
-from tilewright.bench.workloads import scaling
-from tilewright.errors import InternalError, ResourceError, UsageError
+from tilewright.bench.report.sweeps import curves, remarks, sweep_figure, sweep_table
+from tilewright.bench.sweep_jobs import sweep
+from tilewright.bench.sweep_kinds import KINDS, Setting
+from tilewright.errors import InternalError, ResourceError
 from tilewright.ops.core.launch import thread_count
 
 
@@ -67,27 +63,6 @@ def test_wrong_results_are_not_timed(monkeypatch):
     monkeypatch.setattr(Squares, "wrong", np.nan)
     with pytest.raises(InternalError, match="the results are off by nan"):
         sweep(Setting("dcgan"), {"batch": (2,)}, 8, lambda text: None)
-
-
-def test_workers_run_the_command_line(monkeypatch, tmp_path, row):
-    def bench(job, count, plan, say):
-        assert (job, plan.workers, plan.folder) == ("dcgan", (1, 2), tmp_path)
-        return [row(f"local, {n}", label=str(n), median_s=1 + count / n / 100, one_off_s=2.0) for n in plan.workers]
-
-    monkeypatch.setattr(scaling, "bench", bench)
-    two = replace(hardware.cpu(), cores=2)
-    monkeypatch.setattr(hardware, "cpu", lambda: two)
-    axes = {"images": (10, 1000), "workers": (1, 2, 4)}
-    rows = sweep_workers(Setting("dcgan"), axes, 0, tmp_path, print)
-    assert [row.point for row in rows[:3]] == [f"images=10, workers={n}" for n in (1, 2, 4)]
-    assert [row.rows for row in rows] == [10, 10, 0, 1000, 1000, 0] and rows[0].one_off_s == 2.0
-    assert rows[2].check == "refused: 4 workers need as many cores; there are 2"
-    assert list(pays(rows)) == ["2 workers are faster than 1 from 10 images on."]
-    slow = [replace(row, median_s=99.0) if "workers=2" in row.point else row for row in rows]
-    assert list(pays(slow)) == ["2 workers are not faster than 1 at 1,000 images."]
-    assert list(pays([slow[0], slow[1], *rows[3:]])) == ["2 workers are faster than 1 from 1,000 images on."]
-    with pytest.raises(UsageError, match="--workers is for sentiment, gpt2, dcgan"):
-        sweep_workers(Setting("convolve"), axes, 0, tmp_path, print)
 
 
 def test_a_jobs_table_and_figure_show_its_rate(row):

@@ -1,10 +1,12 @@
 """The command line in this process, and a small model for it."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import cloud
 from tilewright.cli import main
 
 SIZES = {"vocab-size": 50, "sequence-length": 6, "hidden-size": 8, "num-filters": 5, "kernel-sizes": "2,3"}
@@ -42,3 +44,21 @@ def small(run, rng):
     with open("in.jsonl", "w") as file:
         file.writelines(json.dumps({"id": f"s{i}", "tokens": row}) + "\n" for i, row in enumerate(tokens.tolist()))
     return ("classify", "--model", "m", "-i", "in.bin", "-o", "out.bin", "--restart")
+
+
+@pytest.fixture(name="store")
+def _store(monkeypatch, tmp_path):
+    """A store in this process's memory, which all URLs mean."""
+    monkeypatch.setenv("TILEWRIGHT_OBJECTS", str(tmp_path / "copies"))
+    return cloud.memory(monkeypatch)
+
+
+@pytest.fixture(name="there")
+def _there(store, small):
+    """The small model and its input are in the store; returns the job's command line with URLs."""
+    import obstore
+
+    for path in Path("m").iterdir():
+        obstore.put(store, f"models/m/{path.name}", path.read_bytes())
+    obstore.put(store, "in.bin", Path("in.bin").read_bytes())
+    return ("classify", "--model", "s3://bucket/models/m", "-i", "s3://bucket/in.bin", "-o", "far.bin")

@@ -1,12 +1,13 @@
 """Inputs and models by URL, from a store in memory."""
 
+import gzip
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-import cloud
 from tilewright.formats import fetched
 
 try:
@@ -15,21 +16,6 @@ except ImportError:
     obstore = None
 
 pytestmark = pytest.mark.skipif(obstore is None, reason="obstore is not installed (extra cloud)")
-
-
-@pytest.fixture(name="store")
-def _store(monkeypatch, tmp_path):
-    monkeypatch.setenv("TILEWRIGHT_OBJECTS", str(tmp_path / "copies"))
-    return cloud.memory(monkeypatch)
-
-
-@pytest.fixture(name="there")
-def _there(store, small):
-    """The small model and its input are in the store; returns the job's command line with URLs."""
-    for path in Path("m").iterdir():
-        obstore.put(store, f"models/m/{path.name}", path.read_bytes())
-    obstore.put(store, "in.bin", Path("in.bin").read_bytes())
-    return ("classify", "--model", "s3://bucket/models/m", "-i", "s3://bucket/in.bin", "-o", "far.bin")
 
 
 def test_input_and_model_by_url(run, store, small, there):
@@ -55,7 +41,7 @@ def test_a_changed_object_is_refused(run, store, there):
     run(*there)
     obstore.put(store, "in.bin", Path("in.bin").read_bytes()[:-24])
     code, _, errors = run(*there)
-    assert code == 2 and "the job was begun for other results: input." in errors
+    assert code == 2 and "the job was begun with other settings or inputs: input." in errors
     obstore.put(store, "in.bin", Path("in.bin").read_bytes())
     code, _, errors = run(*there)
     assert code == 2 and "input.etag was" in errors
@@ -81,8 +67,14 @@ def test_urls_that_name_nothing(run, store, small):
         code, _, errors = run("classify", "--model", "m", "-i", url, "-o", "out.bin")
         assert code in (2, 3) and said in errors, errors
     obstore.put(store, "folder/a", b"1")
-    code, _, errors = run("classify", "--model", "m", "-i", "s3://bucket/folder", "-o", "out.bin")
+    code, _, errors = run("convolve", "-i", "s3://bucket/folder", "-k", "box:1", "-o", "out.npy")
     assert code == 3 and "this is a folder of 1 objects; one object is wanted" in errors
+    code, _, errors = run("classify", "--model", "m", "-i", "s3://bucket/folder/*.jsonl", "-o", "out.bin")
+    assert code == 3 and "s3://bucket/folder/*.jsonl: there are no objects of this name. Check the URL" in errors
+    obstore.put(store, "folder/_a.jsonl", b"1")
+    obstore.delete(store, "folder/a")
+    code, _, errors = run("classify", "--model", "m", "-i", "s3://bucket/folder/", "-o", "out.jsonl")
+    assert code == 3 and "there is no such object" in errors
 
 
 def test_file_urls_are_paths(run, small, tmp_path):
@@ -120,105 +112,56 @@ def test_without_the_package(run, small, monkeypatch):
     objects.obstore.cache_clear()
 
 
-@pytest.fixture(name="far")
-def _far(there):
-    """The job's command line with an output by URL."""
-    return (*there[:-1], "s3://bucket/jobs/far.bin")
+@pytest.fixture(name="folder")
+def _folder(store, small):
+    """A folder of files, also below data/ in the store, with a hidden one and one in a folder of its own."""
+    lines = Path("in.jsonl").read_bytes().splitlines(keepends=True)
+    texts = {
+        "a.jsonl": lines[:3],
+        "b.jsonl.gz": [gzip.compress(b"".join(lines[3:11]))],
+        "deep/c.jsonl": lines[11:],
+        "_SUCCESS": [b""],
+        "deep/.d.jsonl": [b"odd"],
+    }
+    os.makedirs("data/deep")
+    for name, parts in texts.items():
+        Path("data", name).write_bytes(b"".join(parts))
+        obstore.put(store, f"data/{name}", b"".join(parts))
 
 
-def shards_of(store):
-    return sorted(found["path"] for chunk in obstore.list(store, prefix="jobs/far.bin.job/shards") for found in chunk)
+SLOW = ("data", "data/*.jsonl*", "da*/a.jsonl")
 
 
-def kept(store, name="jobs/far.bin"):
-    return bytes(obstore.get(store, name).bytes())
-
-
-@pytest.mark.parametrize("how", [(), pytest.param(("--workers", "2"), marks=pytest.mark.long)], ids=["inline", "local"])
-def test_output_by_url(run, store, small, far, how):
-    run(*small)
-    code, _, errors = run(*far, *how, "--shard-size", "4")
-    assert code == 0, errors
-    assert kept(store) == Path("out.bin").read_bytes()
-    assert len(shards_of(store)) == 5
-    left = {found["path"].split("/")[2] for chunk in obstore.list(store, prefix="jobs/far.bin.job") for found in chunk}
-    assert left == {"delivered.json", "job.json", "manifest.json", "report.json", "shards"}
-    assert os.listdir("copies/jobs") == []
-    code, out, _ = run(*far, *how)
-    assert code == 0 and "Nothing to do" in out
-
-
-def test_a_job_in_a_store_goes_on(run, store, small, far):
-    """Shards that are whole are not computed again; a damaged one is; an output that is gone is made again."""
-    run(*small)
-    assert run(*far, "--shard-size", "4")[0] == 0
-    obstore.delete(store, [shards_of(store)[0], "jobs/far.bin.job/report.json"])
-    whole = kept(store, shards_of(store)[2])
-    obstore.put(store, shards_of(store)[2], bytes([whole[0] ^ 1]) + whole[1:-1] + b"x")
-    code, out, _ = run(*far)
-    assert code == 0 and "Resumed: 3 of 5 shards were there" in out
-    assert kept(store) == Path("out.bin").read_bytes()
-    obstore.delete(store, "jobs/far.bin")
-    code, out, _ = run(*far)
-    assert code == 0 and "All 5 shards were there: the output was made of them" in out
-    assert kept(store) == Path("out.bin").read_bytes()
-    code, _, errors = run(*far, "--dtype", "bfloat16")
-    assert code == 2 and errors.startswith("Error: s3://bucket/jobs/far.bin.job: the job was begun for other results")
-    code, out, _ = run(*far, "--restart")
-    assert code == 0 and "Resumed" not in out and kept(store) == Path("out.bin").read_bytes()
-
-
-def test_status_verify_and_plan_by_url(run, store, there):
-    jsonl = ["s3://bucket/in.jsonl" if word.endswith("in.bin") else word for word in there[:-1]]
-    obstore.put(store, "in.jsonl", Path("in.jsonl").read_bytes() + b"odd\n")
-    far = (*jsonl, "s3://bucket/jobs/far.jsonl", "--shard-size", "200")
-    code, _, errors = run("status", far[-3])
-    assert code == 2 and errors.startswith("Error: s3://bucket/jobs/far.jsonl.job: there is no job for this output")
-    assert run("plan", *far)[0] == 0
-    code, out, _ = run(*far)
-    assert code == 0 and "Bad records: 1 of 21" in out
-    code, out, _ = run("status", far[-3])
-    assert code == 0 and out.startswith("finished: ") and "21 records, 1 bad" in out, out
-    assert run("verify", far[-3] + ".job")[1] == run("verify", far[-3])[1] != ""
-    assert "the job is finished, nothing to do" in run("plan", *far)[1]
-    lines = kept(store, "jobs/far.jsonl")
-    obstore.put(store, "jobs/far.jsonl", lines.replace(b"label", b"lapel", 1))
-    code, out, _ = run("verify", far[-3])
-    assert code == 1 and "output: its" in out
-    assert run(*far)[0] == 2, "it is no longer the job's own"
-    assert run(*far, "--force")[0] == 0 and kept(store, "jobs/far.jsonl") == lines
-    obstore.put(store, "in.jsonl", Path("in.jsonl").read_bytes() + b"other\n")
-    assert run("plan", *far)[0] == 2
-
-
-def test_what_a_store_cannot_hold(run, store, far):
-    for words, said in {
-        ("--part", "0/2"): "--part needs a local output, and the output is a URL",
-        ("--engine", "ray"): "the engine ray needs a local output, and the output is a URL",
-        ("--trace", "s3://bucket/trace.json"): "the trace is the URL 's3://bucket/trace.json'",
-    }.items():
-        code, _, errors = run(*far, *words)
-        assert code == 2 and said in errors, errors
-    code, _, errors = run(*far[:-1], "s3://bucket/folder/")
-    assert code == 2 and "only single files of generate" in errors
-    code, _, errors = run("draw", "--model", "portraits", "-n", "1", "-o", "s3://bucket/faces.npy")
-    assert code == 2 and "only single files of generate, classify, score and embed can be written to a store" in errors
-
-
-def test_an_object_of_others_is_kept(run, store, far):
-    obstore.put(store, "jobs/far.bin", b"theirs")
+@pytest.mark.parametrize(
+    "given", ["data/", "data/**/*.jsonl", *(pytest.param(o, marks=pytest.mark.long) for o in SLOW)]
+)
+def test_many_inputs_by_url(run, store, small, folder, given):
+    """A folder and a pattern mean the same objects as they mean files, with the same ids."""
+    job = ("classify", "--model", "m", "--shard-size", "300", "-i")
+    assert run(*job, given, "-o", "near.jsonl")[0] == 0
+    far = (*job, f"s3://bucket/{given}", "-o", "far.jsonl")
     code, _, errors = run(*far)
-    assert code == 2 and "there is an object at the output's URL that this job has not made" in errors
-    assert kept(store) == b"theirs"
-    assert run(*far, "--force")[0] == 0 and kept(store) != b"theirs"
+    assert code == 0, errors
+    assert Path("far.jsonl").read_bytes() == Path("near.jsonl").read_bytes()
+    copied = {name for _, _, names in os.walk("copies/objects") for name in names}
+    assert not copied & {"_SUCCESS", ".d.jsonl"}
+    shutil.rmtree("copies")
+    code, out, errors = run(*far)
+    assert code == 0 and "Nothing to do" in out and "another time of change" not in out, errors
 
 
-def test_two_runs_of_one_job(run, store, far):
-    from tilewright.runtime.stores.board import Board
-    from tilewright.runtime.stores.objects import Objects
-
-    with Board(Objects("s3://bucket/jobs/far.bin.job")) as board, board.leading("wait"):
-        code, _, errors = run(*far)
-    assert code == 4 and f"another run works on this job: process {os.getpid()} on" in errors
-    assert "tilewright work s3://bucket/jobs/far.bin" in errors
-    assert run(*far)[0] == 0
+def test_a_worker_reads_many_inputs_by_url(run, store, small, folder):
+    far = ("classify", "--model", "m", "--shard-size", "300", "-i", "s3://bucket/data/**/*.jsonl*", "-o")
+    assert run(*far, "far.jsonl")[0] == 0
+    shards = sorted(Path("far.jsonl.job/shards").iterdir())
+    whole = Path("far.jsonl").read_bytes()
+    for path in (shards[1], Path("far.jsonl"), Path("far.jsonl.job/report.json")):
+        path.unlink()
+    shutil.rmtree("copies")
+    code, out, errors = run("work", "far.jsonl")
+    assert code == 0 and "This worker made 1 shard" in out, errors
+    code, out, errors = run(*far, "far.jsonl")
+    assert code == 0 and f"All {len(shards)} shards were there" in out and Path("far.jsonl").read_bytes() == whole
+    obstore.put(store, "data/a.jsonl", Path("data/a.jsonl").read_bytes() + b"\n")
+    code, _, errors = run(*far, "far.jsonl")
+    assert code == 2 and "the job was begun with other settings or inputs: input." in errors

@@ -54,7 +54,7 @@ def test_a_worker_needs_the_same_input(run, begun):
     content = Path("in.bin").read_bytes()
     Path("in.bin").write_bytes(content[24:] + content[:24])
     code, _, errors = run("work", "out.bin")
-    assert code == 2 and "the job was begun for other results: input." in errors
+    assert code == 2 and "the job was begun with other settings or inputs: input." in errors
 
 
 def test_mutants_of_the_job(run, begun, rng):
@@ -89,12 +89,17 @@ def test_jobs_that_cannot_be_joined(run, small):
         ("convolve", "-i", "volume.npy", "--kernel", "gaussian:1", "-o", "smooth.npy", "--shard-size", "3"),
         ("generate", "--model", "poet", "-i", "lines.txt", "-o", "verse.jsonl", "--shard-size", "8", "--stop", "x",
          "--max-tokens", "2"),
+        ("score", "--model", "poet", "-i", "lines.txt", "-o", "scores.jsonl", "--shard-size", "8"),
+        ("embed", "--model", "bert", "-i", "lines.txt", "-o", "vectors.npy", "--shard-size", "8"),
     ],
     ids=lambda words: words[0],
 )  # fmt: skip
 def test_every_verb_can_be_joined(run, words, rng):
     import numpy as np
 
+    from bert_models import saved
+
+    saved("bert", 0, Path("bert"))
     np.save("volume.npy", rng.random((12, 10, 9), np.float32))
     Path("lines.txt").write_text("one\ntwo three\nfour\n")
     assert run(*words)[0] == 0

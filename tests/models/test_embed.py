@@ -144,8 +144,8 @@ def edited(path, change):
 
 LISTED = "sentence_transformers.sentence_transformer.modules."
 REFUSED = [
-    ("modules.json", lambda m: m[1].update(type=f"{LISTED}lstm.LSTM"), r"modules\.lstm\.LSTM' is not computed"),
-    ("modules.json", lambda m: m[1].update(type="own.Pooling"), r"'own\.Pooling' is not computed"),
+    ("modules.json", lambda m: m[1].update(type=f"{LISTED}lstm.LSTM"), r"modules\.lstm\.LSTM' is not supported"),
+    ("modules.json", lambda m: m[1].update(type="own.Pooling"), r"'own\.Pooling' is not supported"),
     ("modules.json", lambda m: m[1].update(path="../1_Pooling"), "no directory inside"),
     ("modules.json", lambda m: m.pop(1), "Transformer, Pooling, then others"),
     ("modules.json", lambda m: m[0].update(path="0_Transformer"), "'0_Transformer', and it must lie in"),

@@ -10,11 +10,11 @@ from tilewright.switches import Without
 
 
 def backend(device: str | Backend, dtype: str = "float32", without: Without = frozenset()) -> Backend:
-    """The backend for "cpu" or "cuda"; a backend is returned as it is.
+    """The backend for "cpu" or "cuda". A backend is returned unchanged.
 
     dtype: accuracy class of the products. without: optimisations that are switched off, see `switches`. Raises
-    UsageError for another device, for `without` beside a backend, which has its own, and on a GPU for a class that it
-    does not have.
+    UsageError for another device, and if `without` is given with a backend, which has its own. On a GPU it also raises
+    it for a class that the GPU does not support.
     """
     if not isinstance(device, str):
         if without:

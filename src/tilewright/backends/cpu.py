@@ -24,7 +24,8 @@ def _dtype(name: str) -> np.dtype:
 
 
 class Workspace(threading.local):
-    """Buffers of each thread: first-touch page faults cost more than the writes themselves, so memory is reused."""
+    """Buffers, separate for each thread. They are reused, because the page faults of new memory take longer than the
+    writes."""
 
     def __init__(self, elements: dict[str, int]) -> None:
         self.elements = elements
@@ -54,7 +55,7 @@ class Batches:
                 self.network.forward(*(array[rows] for array in (*inputs, *outputs)))
 
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
-        """See `protocol.Batches`. Nothing is computed meanwhile."""
+        """See `protocol.Batches`. The batches are computed one after another."""
         for inputs in batches:
             n, outputs = len(inputs[0]), []
             for i, (shape, dtype) in enumerate(self.network.outputs):
@@ -63,15 +64,15 @@ class Batches:
             yield outputs
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """work(), once."""
+        """Call work() once."""
         return work()
 
 
 class Pipeline:
-    """Steps one after the other."""
+    """Runs steps one after another."""
 
     def queue(self, step: Step, slot: int = 0) -> None:
-        """Copy, compute and copy, now."""
+        """Copy in, compute and copy out at once."""
         for host, array in step.uploads:
             np.asarray(array)[...] = host
         step.compute()
@@ -79,20 +80,20 @@ class Pipeline:
             host[...] = np.asarray(array)
 
     def wait(self) -> None:
-        """Every step is done."""
+        """Return at once, because every step is done."""
 
 
 class Cpu:
     """The CPU, see `protocol.Backend`."""
 
     name = device = "cpu"
-    between = "float32"  # the only dtype that kernels of convolutions write here
+    between = "float32"  # the only dtype that kernels of convolutions write on a CPU
 
     def __init__(self, without: Without = frozenset()) -> None:
         self.without = switched_off(without)
 
     def array(self, values: np.ndarray) -> np.ndarray:
-        """The values themselves: mapped weights stay mapped until they are prepared."""
+        """The values unchanged. Memory-mapped weights stay mapped until they are prepared."""
         return values
 
     def vector(self, values: np.ndarray) -> np.ndarray:
@@ -108,15 +109,15 @@ class Cpu:
         return empty(shape, dtype)
 
     def workspace(self, **elements: int) -> Workspace:
-        """Named buffers, for each thread its own."""
+        """Named buffers, separate for each thread."""
         return Workspace(elements)
 
     def padded(self, columns: int) -> int:
-        """No column is added."""
+        """The same number of columns."""
         return columns
 
     def numpy(self, values: Array) -> np.ndarray:
-        """The values themselves."""
+        """The values unchanged."""
         return np.asarray(values)
 
     def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
@@ -124,13 +125,13 @@ class Cpu:
         return Batches(network, max(sizes))
 
     def pipeline(self, slots: int) -> Pipeline:
-        """Steps one after the other."""
+        """A pipeline that runs steps one after another."""
         return Pipeline()
 
     def halving(self, run: Callable[[int], T], batch: int) -> T:
-        """run(batch)."""
+        """Call run(batch)."""
         return run(batch)
 
     def enough_memory(self, what: str, remedy: str) -> AbstractContextManager[None]:
-        """Nothing."""
+        """A block without an effect."""
         return nullcontext()

@@ -1,6 +1,6 @@
-"""The CUDA backend: torch tensors, CUDA graphs, and the one place where copies overlap with kernels (`Pipeline`).
+"""The CUDA backend: torch tensors, CUDA graphs, and `Pipeline`, the only code in which copies overlap with kernels.
 
-On torch's device "cpu", for tests, kernels run as Python, and there are no graphs and no streams.
+In tests torch's device may be "cpu". Kernels then run as Python code, without graphs or streams.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import DTypeLike
 from tilewright.backends.memory import halving, out_of_memory
 from tilewright.backends.protocol import (
     COMPUTE,
+    COPY_IN,
     COPY_OUT,
     Array,
     Arrays,
@@ -38,8 +39,8 @@ from tilewright.switches import Without, switched_off
 T = TypeVar("T")
 Tensors = list[torch.Tensor]
 Pool = Any  # a handle of memory that graphs share: the result of torch.cuda.graph_pool_handle(), whose type is private
-FULL = 1024  # records from which on it pays to fill a batch; for fewer, the smallest batch that holds them is run
-ROW = 8  # columns of an input are padded to a multiple: 16 bytes in 16 bits
+FULL = 1024  # from so many records on a batch is filled; fewer are run in the smallest batch that holds them
+ROW = 8  # columns of an input are padded to a multiple of this: 16 bytes in a 16-bit dtype
 
 
 def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cuda.CUDAGraph, T]:
@@ -67,7 +68,8 @@ def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cud
 
 
 class Workspace:
-    """Buffers on the device, each (rows, columns) view made once. grown: times that a larger buffer replaced one."""
+    """Buffers on the device. Each (rows, columns) view is made once. grown: how often a buffer was replaced by a larger
+    one."""
 
     def __init__(self, device: str, elements: dict[str, int]) -> None:
         self.device, self.elements = device, elements
@@ -84,7 +86,7 @@ class Workspace:
             if name not in self.buffers or len(self.buffers[name]) < size:
                 self.views.clear()
                 self.grown += 1
-                self.buffers.pop(name, None)  # its memory may serve the larger one
+                self.buffers.pop(name, None)  # free its memory before the larger one is allocated
                 size_now = max(size, self.elements.get(name, 0) * kind.itemsize)
                 self.buffers[name] = torch.empty(size_now, dtype=torch.uint8, device=self.device)
             self.views[key] = self.buffers[name][:size].view(kind).view(rows, columns)
@@ -92,11 +94,11 @@ class Workspace:
 
 
 class Pipeline:
-    """Steps in flight, see `protocol.Pipeline`. Nothing here waits but `wait`.
+    """Steps in flight, see `protocol.Pipeline`. Only `wait` makes the host wait.
 
-    By default steps run in order on torch's current stream, while the host prepares the next ones. streams: so many
-    streams, one per slot, so that copies in, kernels and copies out of different slots overlap. downloads: copies out
-    have a stream of their own and overlap with the kernels of the next step. overlap: False: nothing overlaps, and
+    By default steps run in order on torch's current stream, while the host prepares the next ones. streams: the number
+    of streams, one per slot, so that copies in, kernels and copies out of different slots overlap. downloads: copies
+    out have their own stream and overlap with the kernels of the next step. overlap: if False, nothing overlaps, and
     `queue` waits for its step.
     """
 
@@ -107,14 +109,16 @@ class Pipeline:
         self.downloads = torch.cuda.Stream() if downloads and gpu and overlap else None
 
     def queue(self, step: Step, slot: int = 0, span: Span = unmeasured) -> torch.cuda.Event | None:
-        """Queue a step; the event of its last copy, if copies out have their own stream. span: measures kernels and
-        copies out."""
+        """Queue a step. Returns the event of its last copy, if copies out have their own stream. span: measures
+        copies in, kernels and copies out."""
         stream = self.streams[slot % len(self.streams)] if self.streams else None  # None: torch's current one
         measured = span if self.device != "cpu" else unmeasured
         with torch.cuda.stream(stream):
+            if step.uploads:
+                with measured(COPY_IN):
+                    for host, tensor in step.uploads:
+                        tensor.copy_(torch.from_numpy(host), non_blocking=True)  # type: ignore[attr-defined]
             with measured(COMPUTE):
-                for host, tensor in step.uploads:
-                    tensor.copy_(torch.from_numpy(host), non_blocking=True)  # type: ignore[attr-defined]
                 step.compute()
             if self.downloads is None:
                 with measured(COPY_OUT):
@@ -142,8 +146,8 @@ def _copy_out(step: Step) -> None:
 
 
 class Slot(NamedTuple):
-    """A batch's tensors on the device, and the launch of the network on them. They stay where they are: a CUDA graph
-    needs the same addresses again."""
+    """A batch's tensors on the device, and the launch of the network on them. The tensors are never moved, because a
+    CUDA graph needs the same addresses again."""
 
     inputs: Tensors
     outputs: Tensors
@@ -151,7 +155,7 @@ class Slot(NamedTuple):
 
 
 class Streaming(NamedTuple):
-    """What `Batches.stream` uses from its first call on: pinned (inputs, outputs) of each slot."""
+    """The memory that `Batches.stream` uses from its first call on: pinned (inputs, outputs) of each slot."""
 
     pipeline: Pipeline
     hosts: list[tuple[list[np.ndarray], list[np.ndarray]]]
@@ -178,7 +182,8 @@ class Batches:
                 break
 
     def _slots(self, size: int) -> list[Slot]:
-        """They share the memory of their graphs, which is free again once all of them are gone."""
+        """The slots of a size. They share the memory of their graphs, which is free again when all of them are
+        deleted."""
         found = []
         pool = None if self.backend.device == "cpu" else torch.cuda.graph_pool_handle()
         for _ in range(self.count):
@@ -195,7 +200,7 @@ class Batches:
 
     @property
     def largest(self) -> int:
-        """Records of the largest batch."""
+        """The number of records of the largest batch."""
         return max(self.slots)
 
     def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
@@ -212,7 +217,7 @@ class Batches:
                     downloads = [(x[:count], host[rows]) for x, host in zip(slot.outputs, outputs, strict=True)]
                     self.pipeline.queue(Step(uploads, slot.launch, downloads))
         finally:
-            self.pipeline.wait()  # after an error, too: the copies' memory must not be given away before
+            self.pipeline.wait()  # also after an error: the copies' memory must not be freed before
 
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
         """See `protocol.Batches`. A batch's outputs are copied out and read while the next batch is computed."""
@@ -264,7 +269,7 @@ def _arrived(outputs: Arrays, copied: torch.cuda.Event | None) -> Arrays:
 
 
 def _fill(target: np.ndarray, values: np.ndarray) -> None:
-    """Copy rows; columns that the target has beside those of the values become zero."""
+    """Copy rows. If the target has more columns than the values, the others become zero."""
     if target.shape == values.shape:
         target[...] = values
         return
@@ -283,7 +288,7 @@ def pieces(first: int, end: int, sizes: Sequence[int]) -> Iterator[tuple[int, in
 
 
 class Cuda:
-    """A GPU, see `protocol.Backend`. dtype: accuracy class; activations have its 16-bit dtype, if it has one.
+    """A GPU, see `protocol.Backend`. dtype: accuracy class. In a 16-bit class activations have its dtype.
 
     without: what is switched off. pins: host buffers are pinned. overlaps: copies overlap with kernels, and the host
     works meanwhile. captures: kernels are captured as CUDA graphs.
@@ -311,8 +316,8 @@ class Cuda:
         return torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
 
     def host(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
-        """Pinned memory, which the GPU copies from and to by itself, or pageable memory if that is switched off. Raises
-        ResourceError if it cannot be locked."""
+        """Pinned memory, from which and to which the GPU copies itself; pageable memory if pinning is switched off.
+        Raises ResourceError if it cannot be pinned."""
         kind = torch.from_numpy(np.empty(0, dtype)).dtype
         try:
             return torch.empty(shape, dtype=kind, pin_memory=self.pins).numpy()
@@ -324,7 +329,7 @@ class Cuda:
             raise ResourceError(what, remedy="give less --memory, or a smaller --batch-size") from error
 
     def upload(self, values: np.ndarray) -> torch.Tensor:
-        """A copy on the device; nothing waits for it, unless pinned memory is switched off."""
+        """A copy on the device. The host does not wait for it, unless pinned memory is switched off."""
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         if self.device == "cpu":
             return tensor
@@ -339,13 +344,13 @@ class Cuda:
         return -(-columns // ROW) * ROW
 
     def numpy(self, values: Array) -> np.ndarray:
-        """A copy on the host, 16 bits widened to float32."""
+        """A copy on the host. 16-bit values are converted to float32."""
         assert isinstance(values, torch.Tensor)
         return (values.float() if values.is_floating_point() else values).cpu().numpy()
 
     def graph(self, call: Callable[[], object], pool: Pool | None = None) -> Callable[[], object]:
-        """call() as a CUDA graph: run once, which compiles its kernels, then captured; call itself if graphs are
-        switched off. pool: see `captured`."""
+        """call() as a CUDA graph. It is run once, which compiles its kernels, and then captured. If graphs are switched
+        off, call itself is returned. pool: see `captured`."""
         if self.device == "cpu":
             return call
         call()
@@ -360,7 +365,7 @@ class Cuda:
         return Batches(self, network, sizes, slots)
 
     def pipeline(self, slots: int) -> Pipeline:
-        """A pipeline with a stream per slot."""
+        """A pipeline with one stream per slot."""
         return Pipeline(self.device, streams=slots, overlap=self.overlaps)
 
     def halving(self, run: Callable[[int], T], batch: int) -> T:

@@ -1,6 +1,6 @@
-"""Bytes that models, engines and verbs declare, so that a plan can add them up before anything is loaded.
+"""Bytes of memory that models, engines and verbs need, so that a plan can add them up before anything is loaded.
 
-Needs neither a GPU nor PyTorch. What the CUDA backend itself allocates is declared here, too.
+This needs neither a GPU nor PyTorch. It includes what the CUDA backend itself allocates.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tilewright.ops.core.ladder import Ladder, Memory, Rung, forced_for
 from tilewright.ops.gemm.memory import LIMB_BLOCK, padded
 
 ALWAYS, PREPARING, RUNNING, MERGING = "always", "preparing", "running", "merging"
-# Bytes that CUDA, PyTorch and the loaded kernels take of a GPU, measured on an H100 (driver for CUDA 13.0): `draw`,
-# `classify` and `generate` capture CUDA graphs and load many Triton kernels, `convolve` does neither
+# Bytes of a GPU's memory for CUDA, PyTorch and the loaded kernels, measured on an H100 (driver for CUDA 13.0). `draw`,
+# `classify` and `generate` capture CUDA graphs and load many Triton kernels; `convolve` does neither.
 CONTEXT, CONTEXT_WITHOUT_GRAPHS = 690 << 20, 600 << 20
 
 
 class Part(NamedTuple):
-    """Memory of a worker: bytes that are there `when`, ALWAYS or in one of the phases that follow each other."""
+    """Memory of a worker: bytes that are allocated `when`, ALWAYS or in one of the phases that follow each other."""
 
     name: str
     bytes: int
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 def peak_of(parts: Iterable[Part]) -> int:
-    """Bytes: all that is always there, and the phase that takes most."""
+    """The largest sum of bytes: everything that is always allocated, and the phase that takes most."""
     phases = {ALWAYS: 0}
     for part in parts:
         phases[part.when] = phases.get(part.when, 0) + part.bytes
@@ -43,9 +43,11 @@ def peak_of(parts: Iterable[Part]) -> int:
 
 
 def chosen(ladder: Ladder, problem: Any) -> Rung:
-    """The rung that runs `problem`; where this machine has no GPU for it, the rung that another one's GPU would run.
+    """The rung that runs `problem`. If this machine has no GPU for it, the rung that would run on another machine's
+    GPU.
 
-    Rungs that need a Hopper GPU besides have the weights of the rung below them. Raises Refused as `Ladder.choose`.
+    Rungs that need a Hopper GPU have weights of the same size as the rung below them. Raises Refused as
+    `Ladder.choose`.
     """
     if problem.device == "cuda" and not gpus():
         absent = {unavailable("simt"), unavailable("tile")}
@@ -57,7 +59,7 @@ def chosen(ladder: Ladder, problem: Any) -> Rung:
 
 
 def weights(ladder: Ladder, problem: Any) -> Memory:
-    """Bytes of the weights of `problem` as the rung that runs it keeps them."""
+    """Bytes of the weights of `problem`, in the layout of the rung that runs it."""
     return chosen(ladder, problem).memory_for(problem)
 
 
@@ -67,7 +69,7 @@ def matrix(K: int, N: int, dtype: str, device: str = "cpu") -> Memory:
 
 
 def total(parts: Iterable[Memory]) -> Memory:
-    """Bytes of weights that are prepared one after the other, while all unprepared ones are there."""
+    """Bytes of weights that are prepared one after another, while all unprepared ones exist."""
     every = list(parts)
     ready, most = 0, 0
     for part in every:
@@ -87,9 +89,9 @@ def limbs(columns: int, dtype: str) -> int:
 
 
 def cached(sizes: Iterable[int]) -> int:
-    """Bytes that PyTorch's allocator keeps after buffers of these sizes were used one after the other.
+    """Bytes that PyTorch's allocator keeps after buffers of these sizes were used one after another.
 
-    A buffer is reused for one that is not larger; a larger one is allocated anew.
+    A buffer is reused for one that is not larger. A larger one is allocated in addition.
     """
     kept = largest = 0
     for size in sizes:
@@ -104,7 +106,8 @@ def record_bytes(operands: Sequence[Operand]) -> int:
 
 
 def halved(peak: Callable[[int], int], batch: int, memory: int) -> int:
-    """The batch that the CUDA backend arrives at: half of it each time that a GPU's `memory` does not hold its peak.
+    """The batch size that the CUDA backend reaches: it halves the batch each time that its peak exceeds a GPU's
+    `memory`.
 
     Raises ResourceError if memory does not suffice for a batch of 1.
     """

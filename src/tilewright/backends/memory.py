@@ -1,4 +1,4 @@
-"""A GPU without memory: how the error is recognised, and a batch that is halved."""
+"""When a GPU's memory is full: how the error is recognised, and how a batch is halved."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:
-    """PyTorch's OutOfMemoryError that this error is or came from: it also ends the capture of a CUDA graph.
+    """PyTorch's OutOfMemoryError, if this error is one or was caused by one. It also ends the capture of a CUDA graph.
 
-    Needs no PyTorch.
+    Works without PyTorch.
     """
     while error is not None and not is_kind(error, "OutOfMemoryError"):
         error = error.__context__
@@ -36,7 +36,7 @@ def halving(run: Callable[[int], T], batch: int) -> T:
             cause = out_of_memory(error)
             if cause is None:
                 raise
-            what = str(cause).partition(". ")[0]  # the rest is about settings of PyTorch
+            what = str(cause).partition(". ")[0]  # the rest of the message is about settings of PyTorch
             del cause
         if batch <= 1:
             raise ResourceError(

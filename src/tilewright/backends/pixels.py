@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def to_pixels(images: Array, pixels: Array | None, invalid: Array) -> None:
-    """Writes pixels uint8 (n, height, width, channels) from images float32 of that shape, each value from -1 to 1, if
-    pixels are wanted. invalid: uint8 (n,), becomes 1 for an image that is not finite, else 0."""
+    """Writes pixels uint8 (n, height, width, channels) from images float32 of that shape, each value from -1 to 1.
+
+    pixels: None if they are not wanted. invalid: uint8 (n,), becomes 1 for an image that is not finite, otherwise 0.
+    """
     if not isinstance(images, np.ndarray):
         from tilewright.ops.conv_transpose2d.tile.pixels import pixels as convert
 
@@ -23,5 +25,5 @@ def to_pixels(images: Array, pixels: Array | None, invalid: Array) -> None:
     assert isinstance(invalid, np.ndarray)
     invalid[...] = ~np.isfinite(images).all(axis=(1, 2, 3))
     if isinstance(pixels, np.ndarray):
-        with np.errstate(invalid="ignore"):  # of a NaN, whose image is marked
+        with np.errstate(invalid="ignore"):  # for a NaN, whose image is marked
             pixels[...] = formats.pixels(images)

@@ -1,7 +1,4 @@
-"""What a model needs of the device that it runs on. Models and jobs see these types only.
-
-Arrays are NumPy's on the CPU and torch tensors on a GPU; `tilewright.ops` takes both. Dtypes are named by strings.
-"""
+"""What a model needs from the device that it runs on. Models and jobs use only these types."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from tilewright.switches import Without
 T = TypeVar("T")
 Arrays = Sequence[np.ndarray]  # of the host
 Spans = Iterable[tuple[int, int]]  # (first, end) of records
-Span = Callable[[str], AbstractContextManager[None]]  # measures what a block queues on a GPU, under this name
-COMPUTE, COPY_OUT = "compute", "copy out"  # names of spans
+Span = Callable[[str], AbstractContextManager[None]]  # measures under this name the work that a block queues on a GPU
+COPY_IN, COMPUTE, COPY_OUT = "copy in", "compute", "copy out"  # names of spans
 
 
 def unmeasured(name: str) -> AbstractContextManager[None]:
@@ -55,7 +52,7 @@ class Operand(NamedTuple):
 
 
 class Network(NamedTuple):
-    """forward(*inputs, *outputs) writes the outputs of a batch; their arrays have a record per row."""
+    """forward(*inputs, *outputs) writes the outputs of a batch; their arrays have one row per record."""
 
     forward: Callable[..., None]
     inputs: Sequence[Operand]
@@ -71,7 +68,7 @@ class Step(NamedTuple):
 
 
 class Pipeline(Protocol):
-    """Steps in flight. Each uses the memory of its slot, and slots are used in turn."""
+    """Steps in flight. Each step uses the memory of its slot, and slots are used in turn."""
 
     def queue(self, step: Step, slot: int) -> object:
         """Queue a step. Its host arrays must not change before `wait`."""
@@ -92,13 +89,13 @@ class Batches(Protocol):
 
     @property
     def largest(self) -> int:
-        """Records of the largest batch."""
+        """The number of records of the largest batch."""
 
     def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
         """Compute outputs (n, ...) from inputs (n, ...) batch by batch, and return when they are written.
 
-        spans: the records to compute, each span requested when the one before is queued; None: all. On a GPU, outputs
-        from `Backend.host` are copied without waiting.
+        spans: the records to compute; each span is requested when the one before is queued. None: all. On a GPU,
+        outputs that `Backend.host` has allocated are copied without waiting.
         """
 
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
@@ -108,10 +105,10 @@ class Batches(Protocol):
         """
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """work(), which calls `run`, for one thread at a time on a GPU.
+        """Call work(), which calls `run`. On a GPU only one thread does so at a time.
 
-        If the GPU's memory does not suffice, the largest batch gives its memory up and work is called again. Raises
-        torch's OutOfMemoryError when one batch size is left.
+        If the GPU's memory does not suffice, the largest batch size is given up and its memory freed. Then work is
+        called again. Raises torch's OutOfMemoryError when only one batch size is left.
         """
 
 
@@ -124,7 +121,7 @@ class Backend(Protocol):
 
     @property
     def device(self) -> str:
-        """The device as operations take it; "cpu", too, where a GPU is simulated."""
+        """The device as operations take it. It is "cpu" also if a GPU is simulated."""
 
     @property
     def without(self) -> Without:
@@ -132,10 +129,10 @@ class Backend(Protocol):
 
     @property
     def between(self) -> str:
-        """The dtype of arrays between layers: the 16-bit one of the accuracy class on a GPU, else float32."""
+        """The dtype of arrays between layers: on a GPU the 16-bit dtype of the accuracy class, otherwise float32."""
 
     def array(self, values: np.ndarray) -> Array:
-        """Weights for an operation to prepare: as they are on the CPU, a contiguous float32 copy on a GPU."""
+        """Weights for an operation to prepare: unchanged on the CPU, a contiguous float32 copy on a GPU."""
 
     def vector(self, values: np.ndarray) -> Array:
         """A float32 copy."""
@@ -144,19 +141,19 @@ class Backend(Protocol):
         """A new array, contents undefined."""
 
     def host(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
-        """A new array on the host that the device copies from and to at full speed, contents undefined.
+        """A new array on the host, contents undefined, which the device copies from and to at full speed.
 
-        Raises ResourceError if a GPU's driver cannot lock so much memory.
+        Raises ResourceError if a GPU's driver cannot pin so much memory.
         """
 
     def workspace(self, **elements: int) -> Workspace:
-        """Named buffers. elements: how many a buffer holds from the start, so that it need not grow."""
+        """Named buffers. elements: the size of each buffer from the start, so that it need not grow."""
 
     def padded(self, columns: int) -> int:
-        """How many columns an input of so many columns has on the device; the added ones are zero."""
+        """The number of columns that an input with this many columns has on the device. The added ones are zero."""
 
     def numpy(self, values: Array) -> np.ndarray:
-        """The values on the host; 16 bits are widened to float32 on a GPU."""
+        """The values on the host. On a GPU 16-bit values are converted to float32."""
 
     def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
         """The network, prepared for batches of these sizes.
@@ -166,14 +163,14 @@ class Backend(Protocol):
         """
 
     def pipeline(self, slots: int) -> Pipeline:
-        """A pipeline whose steps overlap in full: on a GPU each slot has a stream of its own."""
+        """A pipeline whose steps overlap completely: on a GPU each slot has its own stream."""
 
     def halving(self, run: Callable[[int], T], batch: int) -> T:
-        """run(batch), again with half the batch each time that a GPU's memory does not suffice.
+        """Call run(batch), and again with half the batch each time that a GPU's memory does not suffice.
 
-        A failed run must leave no reference to what it allocated. Raises ResourceError if memory does not suffice for
-        a batch of 1.
+        A failed run must leave no reference to what it allocated. Raises ResourceError if memory does not suffice for a
+        batch of 1.
         """
 
     def enough_memory(self, what: str, remedy: str) -> AbstractContextManager[None]:
-        """In the block, a lack of GPU memory becomes a ResourceError with this text and remedy."""
+        """A block in which a lack of GPU memory becomes a ResourceError with this text and remedy."""

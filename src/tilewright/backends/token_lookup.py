@@ -32,7 +32,7 @@ class TokenLookup(Protocol):
         """
 
     def located(self, ids: Array, lowest: Array) -> Array | Located:
-        """A batch's ids as `embedding_conv1d` takes them; writes `lowest`."""
+        """A batch's ids in the form that `embedding_conv1d` takes. Writes `lowest`."""
 
     def forget(self) -> None:
         """Empty a GPU's token table, as before a measurement."""
@@ -50,20 +50,20 @@ class CpuLookup:
         self.prepared = prepared
 
     def passes(self, ids: np.ndarray, lowest: np.ndarray, batch: int) -> Iterator[Spans]:
-        """All sentences, after the rows of all were computed in large products."""
+        """All sentences at once, after the rows of all were computed in large products."""
         precompute(ids, self.prepared)
         yield [(0, len(ids))]
 
     def located(self, ids: Array, lowest: Array) -> Array:
-        """The ids."""
+        """The ids unchanged."""
         return ids
 
     def forget(self) -> None:
-        """Rows stay: the CPU's table is measured with a new model."""
+        """Does nothing: the CPU's table is measured with a new model instead."""
 
 
 class CudaLookup:
-    """Slots of the GPU's token table, if the rung has one; else ids.
+    """Slots of the GPU's token table, if the rung has one; otherwise ids.
 
     settled: True if the last call met no token that was new to the table.
     """
@@ -91,7 +91,7 @@ class CudaLookup:
         self.settled = table.built == built
 
     def located(self, ids: Array, lowest: Array) -> Located:
-        """See `TokenLookup`. Queued, so that a CUDA graph can hold it."""
+        """See `TokenLookup`. The work is queued, so that a CUDA graph can contain it."""
         import torch
 
         assert isinstance(ids, torch.Tensor) and isinstance(lowest, torch.Tensor)

@@ -29,7 +29,7 @@ from tilewright.formats.files import naming
 from tilewright.ops.core.ladder import Ladder, Rung
 
 NAME = "mine.kernel"
-FEW = (1, 7)  # numbers of rows in the checks: one row, and a number that is no multiple of a block or vector
+FEW = (1, 7)  # numbers of rows in the checks: one row, and a number that is not a multiple of a block or vector
 EPILOGUE = {"bias": True, "residual": True, "activation": "relu"}  # fields of a case, and their values
 ENGINES = {"cpu": ("cpu",), "cuda": ("simt", "tile")}
 

@@ -25,6 +25,7 @@ from tilewright.ops.core.ladder import operations
 SCALING = "scaling"  # the operation of rows of `bench scaling`
 PEER = "peer"  # a row's `check` if it is a row of another library
 JOB_LADDER = "job_"  # the name of a job ladder's result file: this prefix, then the job
+WORKERS = "workers"  # the parameter of a sweep whose points are worker processes and are saved one by one
 SLOW = "; slow here"  # the end of `check` if the machine chooses another rung, though this one accepts the case
 
 
@@ -125,8 +126,9 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
 
     Which earlier rows are dropped depends on their kind. Of a ladder, an earlier session of the same dtype, if the new
     one has as many rungs in each climb. Of a workload, all rows of the same climb and engine. Of a job's ladder, those
-    of the same size and dtype. Of a sweep, those of the same kernel, case and parameters. Raises InputError if an
-    existing file is no result file, ResourceError if it cannot be written.
+    of the same size and dtype. Of a sweep, those of the same kernel, case and parameters; but of a sweep over workers,
+    other points of the same commit are kept. Raises InputError if an existing file is no result file, ResourceError if
+    it cannot be written.
     """
     stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine, "session": session()}
     written = []
@@ -136,7 +138,7 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for row in [*_remaining(list(_rows(path)), new, whole=op in operations()), *new]:
+        for row in _ordered([*_remaining(list(_rows(path)), new, whole=op in operations()), *new]):
             writer.writerow({name: _text(value) for name, value in asdict(row).items()})
         write_text(path, text.getvalue())
         written.append(path)
@@ -148,7 +150,7 @@ def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
     whole."""
     if new[0].point and not new[0].engine:
         again = {row.swept for row in new}
-        return [row for row in old if row.swept not in again]
+        return [row for row in old if row.swept not in again or _beside(row, new)]
     if new[0].op.startswith(JOB_LADDER):
         sizes = {row.climb[:2] for row in new}
         return [row for row in old if row.climb[:2] not in sizes]
@@ -164,6 +166,24 @@ def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
     own = {(row.dtype, row.origin) for row in new}
     stay = {unit for unit, climbs in before.items() if any(climbs[climb] > measured[climb] for climb in climbs)} | own
     return [row for row in old if (row.dtype, row.origin) in stay]
+
+
+def _beside(row: Row, new: list[Row]) -> bool:
+    """Whether an earlier point over workers stays beside the new ones: another point, measured with the same code."""
+    same = row.commit == new[0].commit and (is_exact(row.commit) or row.session == new[0].session)
+    return WORKERS in row.setting and same and row.point not in {one.point for one in new}
+
+
+def _ordered(rows: list[Row]) -> list[Row]:
+    """The rows of a file; points over workers, which are saved in any order, in the order of their values."""
+    if not any(WORKERS in row.setting and not row.engine for row in rows):
+        return rows
+    sweeps = list(dict.fromkeys(row.swept for row in rows))
+    return sorted(rows, key=lambda row: (sweeps.index(row.swept), _values(row) if WORKERS in row.setting else ()))
+
+
+def _values(row: Row) -> tuple[int, ...]:
+    return tuple(int(value) for value in row.setting.values())
 
 
 def write_text(path: Path, text: str) -> bool:
@@ -244,6 +264,11 @@ def _value(kind: object, text: str) -> object:
     if bad := _NOT_TEXT.search(text):
         raise ValueError(f"{text[:40]!r} contains {bad[0]!r}; a name must be one line of plain text")
     return text
+
+
+def is_exact(name: str) -> bool:
+    """True if the name that `commit` gave says which code was measured."""
+    return name not in ("", "unknown") and not name.endswith("-dirty")
 
 
 def commit() -> str:

@@ -1,7 +1,7 @@
-"""Sweep a whole job: its rate at each batch size, number of threads, records or workers, checked, in alternation.
+"""Sweep a whole job: its rate at each batch size, number of threads or of records, checked, in alternation.
 
-In one process, a loaded model reads arrays in the host's memory and writes its results there. With workers, each point
-runs the command line in processes of its own, as `bench scaling` does.
+A loaded model in this process reads arrays in the host's memory and writes its results there. `sweep_workers` sweeps
+the number of worker processes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,18 @@ from tilewright.bench.clocks.cpu import CpuClock
 from tilewright.bench.measure import Timing, interleave
 from tilewright.bench.results import Row
 from tilewright.bench.sweep import OTHER_BITS, PREFIX, REFUSED, THREADS
-from tilewright.bench.sweep_kinds import JOBS, KINDS, TOKENS, Job, Setting
-from tilewright.errors import InternalError, Refused, ResourceError, UsageError
+from tilewright.bench.sweep_kinds import KINDS, Job, Setting
+from tilewright.errors import InternalError, Refused, ResourceError
 from tilewright.ops.core.launch import thread_count, threads
 
-BATCH, WORKERS = "batch", "workers"  # parameters besides threads and the number of records
+BATCH = "batch"  # a parameter besides threads and the number of records
 COUNT = {  # records, unless the user gives a number
     "cpu": {"sentiment": 1024, "gpt2": 64, "dcgan": 96, "convolve": 128},
     "cuda": {"sentiment": 16384, "gpt2": 1024, "dcgan": 8192, "convolve": 512},
 }
 ENOUGH_S = {"cpu": 1.0, "cuda": 0.25}  # seconds of a point with equal batches: more of them would not change its rate
 ROUNDS, SLOW_ROUNDS, SLOW_S = 5, 3, 10.0  # fewer rounds if one round of all points takes longer than SLOW_S
-ONE, MANY = "one process", "worker processes"  # how a point runs: the `rung` of its row
+ONE = "one process"  # how a point runs: the `rung` of its row
 Say = Callable[[str], None]
 Axes = Mapping[str, tuple[int, ...]]
 
@@ -135,56 +134,3 @@ def _row(setting: Setting, point: Point, size: str, timing: Timing | None, passe
     fewer = f"; {point.timed:,} of {point.count:,} {setting.records}" if point.timed < point.count else ""
     check = passed + fewer + OTHER_BITS * point.other_bits
     return Row(**same, rows=point.timed * point.job.each, **timing.columns(), check=check, point=name)
-
-
-def sweep_workers(setting: Setting, axes: Axes, count: int, folder: Path, say: Say) -> list[Row]:
-    """A Row per number of records and of workers. Each is a run of the command line; its time is that of all shards.
-
-    axes: WORKERS, and `setting.records` if it is swept. folder: for models, inputs and outputs. Raises InternalError if
-    a run fails, or if its bytes differ from those of another number of workers.
-    """
-    from tilewright.bench.workloads import scaling
-    from tilewright.hardware import cpu, gpus
-
-    if setting.job not in scaling.JOBS:
-        jobs = ", ".join(job for job in JOBS if job in scaling.JOBS)
-        raise UsageError(f"sweep --job {setting.job}: --workers is for {jobs}")
-    units, there = ("cores", cpu().cores) if setting.device == "cpu" else ("GPUs", len(gpus()))
-    workers = tuple(sorted(n for n in axes[WORKERS] if n <= there))
-    rows = []
-    for records in axes.get(setting.records, (count,)):
-        found = {}
-        if workers:
-            plan = scaling.Setting(folder, workers, device=setting.device, dtype=setting.dtype, tokens=TOKENS)
-            found = {int(row.label): row for row in scaling.bench(setting.job, records, plan, say)}
-        for n in axes[WORKERS]:
-            why = f"{n} workers need as many {units}; there are {there}"
-            rows.append(_worker_row(setting, axes, records, n, found.get(n), why))
-    return rows
-
-
-def _worker_row(setting: Setting, axes: Axes, records: int, workers: int, run: Row | None, why: str) -> Row:
-    now = {setting.records: records, WORKERS: workers}
-    name = ", ".join(f"{axis}={now[axis]}" for axis in axes)
-    size = setting.job if setting.records in axes else f"{records:,} {setting.records}"
-    same: dict[str, Any] = {
-        "op": PREFIX + setting.job,
-        "rung": MANY,
-        "size": size,
-        "dtype": setting.dtype,
-        "point": name,
-    }
-    if run is None:
-        no: dict[str, Any] = {
-            "threads": 0 if setting.device != "cpu" else 1,
-            "rows": 0,
-            "median_s": 0.0,
-            "low_s": 0.0,
-            "high_s": 0.0,
-        }
-        return Row(**same, **no, runs=0, check=REFUSED + why)
-    each = TOKENS if setting.job == "gpt2" else 1
-    times: dict[str, Any] = {"median_s": run.median_s, "low_s": run.low_s, "high_s": run.high_s, "runs": run.runs}
-    return Row(
-        **same, **times, threads=run.threads, rows=records * each, one_off_s=run.one_off_s, check="same bytes",
-    )  # fmt: skip

@@ -55,6 +55,7 @@ VERBS = {
     "bench": "Time a whole workload beside other libraries.",
     "report": "Write tables, figures and a page from the measured results.",
     "writeup": "Write a report of this machine from its measured results.",
+    "timeline": "Draw when each worker of a job read, computed and wrote, from --trace files.",
     "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
     "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
     "warm": "Compile the kernels of jobs ahead, into a directory for other machines.",
@@ -70,15 +71,8 @@ NO_THREAD = ("can't start new thread", "can't allocate lock")  # what Python say
 HELP = {"help_option_names": ["-h", "--help"]}
 MODELS = ("model", "source")  # what --model and convert's SRC are called
 READ = ("input", "kernel", "mine", "answers", "validate", "reference")  # options that name files
-STORED = (
-    "generate",
-    "classify",
-    "score",
-    "embed",
-    "status",
-    "verify",
-    "work",
-)  # verbs whose output may be the URL of an object
+STORED = ("generate", "classify", "score", "embed", "draw", "convolve")  # verbs whose output may be an object's URL
+JOB_READERS = ("status", "verify", "work")  # verbs that take the output of a job
 WRITTEN = ("output", "image", "trace", "destination")
 TEXTS = ("stop", "prompt")  # options that are text, and no names of files
 MEMORY = {name: f"--{name.replace('_', '-')}" for name in ("table_memory", "batch_size", "max_batch_memory", "memory")}
@@ -137,7 +131,7 @@ def _check_files(verb: str, options: dict[str, Any]) -> None:
     from tilewright.formats.files import check_no_stream
 
     given = {name: options[name] for name in (*READ, "source", *WRITTEN) if isinstance(options.get(name), str)}
-    for name, path in given.items() if verb not in ("status", "verify", "work") else ():
+    for name, path in given.items() if verb not in JOB_READERS else ():
         check_no_stream(path, name, written=name in WRITTEN and verb != "validate")
 
 
@@ -152,22 +146,27 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
         given = options.get(name)
         if not isinstance(given, str) or "://" not in given:
             continue
-        from tilewright.runtime.stores.inputs import fetch
+        from tilewright.runtime.stores.inputs import MANY, fetch, fetch_input
+        from tilewright.runtime.stores.place import output_at
         from tilewright.runtime.stores.stage import staged
         from tilewright.runtime.stores.urls import is_url, local_path
 
         if not is_url(given):
             continue
-        if name not in WRITTEN or verb == "validate":
+        if name == "input" and verb in MANY:
+            found[name] = fetch_input(given)
+        elif name not in WRITTEN or verb == "validate":
             found[name] = fetch(given, folder=name in MODELS)
         elif (path := local_path(given)) is not None:
             found[name] = path
-        elif name == "output" and verb in STORED and not given.endswith("/"):
-            job = given if verb in STORED[:4] else given.removesuffix("/").removesuffix(".job")
-            found[name] = opened.enter_context(staged(job))
+        elif name == "output" and verb in JOB_READERS:
+            named = output_at(given) or given.removesuffix("/").removesuffix(".job")
+            found[name] = opened.enter_context(staged(named))
+        elif name == "output" and verb in STORED:
+            found[name] = opened.enter_context(staged(given)) + "/" * given.endswith("/")
         else:
-            verbs = f"{', '.join(STORED[:3])} and {STORED[3]}"
-            what = f"the {name} is the URL {given!r}; only single files of {verbs} can be written to a store"
+            verbs = f"{', '.join(STORED[:-1])} and {STORED[-1]}"
+            what = f"the {name} is the URL {given!r}; only the outputs of {verbs} can be written to a store"
             raise UsageError(what, remedy="write to a local file, and copy it")
     return found
 
@@ -283,7 +282,7 @@ def fail(error: BaseException) -> None:
 
 
 def explained(error: BaseException) -> TilewrightError:
-    """`error` itself if it is one of ours, else the one of ours that tells it."""
+    """`error` itself if it is a TilewrightError, otherwise the TilewrightError that replaces it."""
     if isinstance(error, TilewrightError):
         return error
     if isinstance(error, KeyboardInterrupt):

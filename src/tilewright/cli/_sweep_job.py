@@ -79,6 +79,15 @@ class JobOptions:
             rich_help_panel=WHOLE,
         ),
     ] = None
+    again: Annotated[
+        bool | None,
+        Option(
+            "--again",
+            help="With --workers or --gpus: also measure points that --save has saved at this commit.",
+            show_default=False,
+            rich_help_panel=WHOLE,
+        ),
+    ] = None
     model: Annotated[
         str | None,
         Option(
@@ -101,20 +110,27 @@ def sweep_job(options: Any) -> None:
     _check(options, job)
     counts = {name: _values(options, name) for name in MOST if getattr(options, name) is not None}
     from tilewright.bench.noise import Watch, warning
-    from tilewright.bench.report.sweeps import remarks, save_sweeps, sweep_table
-    from tilewright.bench.sweep_jobs import COUNT
+    from tilewright.bench.report.sweeps import matrix_table, remarks, save_sweeps, sweep_table
+    from tilewright.bench.results import WORKERS
+    from tilewright.bench.sweep_jobs import COUNT, sweep
 
     setting = _setting(options, job)
     axes, count = _axes(options, setting, counts), max(COUNT[setting.device][job], *counts.get("batch_size", (0,)))
     if setting.records not in axes and "count" in counts:
         (count,) = counts["count"]
-    watch = Watch()
-    rows = watch.noted(_swept(setting, axes, count))
-    if not show(sweep_table(rows).heading()) and not options.save:
+    if WORKERS in axes:
+        rows, files = _by_workers(options, setting, axes, count)
+    else:
+        watch = Watch()
+        rows, files = watch.noted(sweep(setting, axes, count, say)), []
+    tables = filter(None, (matrix_table(rows), sweep_table(rows)))
+    if not show("\n\n".join(table.heading() for table in tables)) and not options.save:
         raise typer.Exit
     if text := warning(rows):
         say(text, err=True)
-    for path in save_sweeps(rows) if options.save else ():
+    if options.save and WORKERS not in axes:
+        files = save_sweeps(rows)
+    for path in files:
         say(f"written to {path}")
     show("\n".join(["", LEGEND, *remarks(rows)]))
 
@@ -138,6 +154,16 @@ def _check(options: Any, job: str) -> None:
         )
     if options.model is not None and job == "convolve":
         raise UsageError(f"sweep --job convolve: --model {options.model}: it has no model", remedy="leave it out")
+    if options.again and not (options.workers or options.gpus):
+        raise UsageError(
+            f"sweep --job {job}: --again is for --workers and --gpus; other sweeps measure every point",
+            remedy="leave it out",
+        )
+    if options.again and not options.save:
+        raise UsageError(
+            f"sweep --job {job}: --again without --save: only saved points are not measured again",
+            remedy="leave out --again, or give --save",
+        )
     if options.workers or options.gpus:
         for name in ("threads", "batch_size", "model"):
             if getattr(options, name) is not None:
@@ -168,7 +194,8 @@ def _values(options: Any, name: str) -> tuple[int, ...]:
 
 def _axes(options: Any, setting: Setting, counts: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
     """Parameter -> its values. Raises UsageError unless there are one or two."""
-    from tilewright.bench.sweep_jobs import BATCH, THREADS, WORKERS
+    from tilewright.bench.results import WORKERS
+    from tilewright.bench.sweep_jobs import BATCH, THREADS
 
     names = {"count": setting.records, "batch_size": BATCH, "threads": THREADS, "workers": WORKERS, "gpus": WORKERS}
     axes = {names[name]: counts[name] for name in names if name in counts}
@@ -181,10 +208,25 @@ def _axes(options: Any, setting: Setting, counts: dict[str, tuple[int, ...]]) ->
     return axes
 
 
-def _swept(setting: Setting, axes: dict[str, tuple[int, ...]], count: int) -> list[Row]:
-    from tilewright.bench.sweep_jobs import WORKERS, sweep, sweep_workers
+def _by_workers(
+    options: Any, setting: Setting, axes: dict[str, tuple[int, ...]], count: int
+) -> tuple[list[Row], list[Path]]:
+    """(the rows, the files written). Each point is saved as soon as it is measured, and then not measured again."""
+    from tilewright.bench.noise import Watch
+    from tilewright.bench.report.sweeps import save_sweeps
+    from tilewright.bench.sweep_workers import Sweep, saved_points, sweep_workers
 
-    if WORKERS not in axes:
-        return sweep(setting, axes, count, say)
+    known = saved_points(setting) if options.save and not options.again else []
+    rows: list[Row] = []
+    files: list[Path] = []
+    watch = Watch()
     with TemporaryDirectory() as folder:
-        return sweep_workers(setting, axes, count, Path(folder), say)
+        for row in sweep_workers(Sweep(setting, axes, count, Path(folder), known), say):
+            if row in known:
+                say(f"{setting.job}, {row.point}: measured on {row.date} at this commit; --again measures it again")
+                rows.append(row)
+                continue
+            rows += watch.noted([row])
+            files = save_sweeps(rows[-1:]) if options.save else []
+            watch = Watch()
+    return rows, files

@@ -39,7 +39,7 @@ class Sentiment(Common):
 
 @verb(Sentiment)
 def sentiment(options: Sentiment) -> None:
-    """Classify sentences with a TextCNN of 200 M weights, beside PyTorch.
+    """Classify sentences with a TextCNN of 200 M weights, beside PyTorch. Then time each layer.
 
     \b
     tilewright bench sentiment --threads 2
@@ -58,9 +58,10 @@ def sentiment(options: Sentiment) -> None:
     say(f"{counted(len(ids), 'sentence')} of {source}, {options.dtype}, {where}")
     against = names(options.against, ("torch",))
     rows = bench(ids, count=count, dtype=options.dtype, device=device, against=against, say=indented)
-    for row in rows:
+    for row in [row for row in rows if row.op == "sentiment"]:
         ratio = f"   {row.peer_ratio:.1f} x {row.peer}" if row.peer_ratio else ""
         show(f"{row.rung:<14} {row.rows / row.median_s:>12,.1f} sentences/s{ratio}")
+    _show_tables([row for row in rows if row.op != "sentiment"])
     finish(rows, options, watch)
 
 
@@ -240,17 +241,18 @@ class Convolve(Common):
 
 @verb(Convolve)
 def convolve(options: Convolve) -> None:
-    """Filter random volumes beside SciPy, PyTorch, Halide and OpenCV; on a GPU, beside cuDNN and CuPy.
+    """Filter random volumes beside SciPy, PyTorch, Halide and OpenCV. Then time the parts of a job.
 
     \b
     tilewright bench convolve --against scipy
 
-    A library that is not installed is left out: pip install 'tilewright[peers]' installs all. Halide compiles several
-    programs for each case, and the fastest is timed. With --save, each case is saved as soon as it is measured.
+    On a GPU the peers are cuDNN and CuPy. A missing library is left out; pip install 'tilewright[peers]' installs all
+    for CPUs. Of several programs that Halide compiles, the fastest is timed. With --save, each case is saved at once.
     """
     watch, device = begin(options, "float32", options.threads)
     from tilewright.bench.noise import Watch
     from tilewright.bench.workloads.convolve import PEERS, bench, lines
+    from tilewright.bench.workloads.convolve_profile import profile
     from tilewright.ops.core.launch import threads
 
     with threads(options.threads):
@@ -259,6 +261,9 @@ def convolve(options: Convolve) -> None:
                 show(line)
             finish(rows, options, watch)
             watch = Watch()
+        rows = profile(device)
+        _show_tables(rows)
+        finish(rows, options, watch)
 
 
 @dataclass

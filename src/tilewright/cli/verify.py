@@ -19,7 +19,7 @@ class Options:
     """One field per option."""
 
     output: Annotated[
-        str, Argument(metavar="OUTPUT", help="Path or URL of the job's output, or the job's directory OUTPUT.job.")
+        str, Argument(metavar="OUTPUT", help="Path or URL of the job's output, or the directory with the job's state.")
     ]
     json: Json = False
 

@@ -1,4 +1,4 @@
-"""`tilewright demo`: runs the models that come with the package, then four jobs at full size, checked."""
+"""`tilewright demo` runs the models that come with the package, then four jobs at full size, and checks the results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tilewright.errors import Cancelled, Interrupted
 __all__ = ["FOLDER", "PROMPT", "Clock", "course_file", "run", "sentences"]
 
 PROMPT = "To be, or not to be:"
-FOLDER = Path("demo")  # of the current directory: the pictures
-REVIEWS = "reviews.txt"  # of FOLDER: what the critic has read, one review per line
+FOLDER = Path("demo")  # below the current directory: the folder of the pictures
+REVIEWS = "reviews.txt"  # in FOLDER: the reviews that critic has read, one per line
 NEXT = (  # what a command does, and its words after `tilewright`
     ("verse from your own words", 'demo --prompt "My lord,"'),
     ("the three models and their limits", "models"),
@@ -32,29 +32,30 @@ Say = Callable[[str], None]
 
 
 class Clock:
-    """Seconds since it was made, and how many of them kernels took to compile, or to be fetched from the disk."""
+    """Seconds since it was created, and how many of them were spent to compile kernels or to load them from the
+    disk."""
 
     def __init__(self) -> None:
         self._start, self.compiling_s = time.perf_counter(), 0.0
 
     @property
     def total_s(self) -> float:
-        """Since it was made."""
+        """Seconds since it was created."""
         return time.perf_counter() - self._start
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """The block runs kernels for the first time."""
+        """A block that runs kernels for the first time."""
         start = time.perf_counter()
         yield
         self.compiling_s += time.perf_counter() - start
 
 
 def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
-    """Verse from `prompt`, reviews, faces and a volume, then four jobs at full size; True if all checks passed.
+    """Run verse from `prompt`, reviews, faces and a volume, then four jobs at full size. True if all checks passed.
 
     `say` gets lines as they come. Two pictures and the reviews stay in `folder`. Raises UsageError for a prompt that
-    the poet cannot continue, ResourceError where the machine refuses, Cancelled when it is stopped.
+    poet cannot continue, ResourceError if the machine refuses, Cancelled when it is stopped.
     """
     from tilewright.demo import course, named
     from tilewright.demo.ahead import compiling_ahead
@@ -86,7 +87,7 @@ def run(say: Say, *, prompt: str = PROMPT, folder: Path = FOLDER) -> bool:
 
 
 def following(folder: Path) -> str:
-    """What to run next, as it can be typed here."""
+    """The commands to try next, as they can be typed here."""
     name, width = program(), max(len(what) for what, _ in NEXT)
     commands = (words.format(reviews=folder / REVIEWS) for _, words in NEXT)
     lines = (f"  {what:<{width}}  {name} {words}" for (what, _), words in zip(NEXT, commands, strict=True))
@@ -94,7 +95,7 @@ def following(folder: Path) -> str:
 
 
 def program() -> str:
-    """How this `tilewright` is called here: by its name if the PATH leads to it, else by a path."""
+    """How this `tilewright` is called here: by its name if the PATH leads to it, otherwise by a path."""
     own, found = Path(sys.executable).with_name("tilewright"), shutil.which("tilewright")
     if not own.exists():
         return f"{shlex.quote(sys.executable)} -m tilewright"

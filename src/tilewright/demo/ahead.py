@@ -1,7 +1,7 @@
-"""Kernels that the demo takes late are compiled in a process of their own while it compiles those that it takes first.
+"""Another process compiles the kernels that the demo needs late, while the demo compiles those that it needs first.
 
-Numba compiles one kernel at a time in a process, on one core. What this one compiles is in the cache on disk when the
-demo comes to it; where a kernel is not there yet, the demo compiles it itself.
+Numba compiles one kernel at a time in a process, on one core. When the demo needs such a kernel, it is in the cache on
+disk. If it is not there yet, the demo compiles it itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tilewright.demo import course, named
 
 @contextmanager
 def compiling_ahead() -> Iterator[None]:
-    """The block runs beside that process, which ends with it. There is none where the cache has kernels, or is off, or
-    there is but one core."""
+    """A block during which that process runs; it ends with the block. No process is started if the cache has kernels or
+    is off, or if there is only one core."""
     process = _started() if _is_worth_it() else None
     try:
         yield
@@ -34,7 +34,7 @@ def _started() -> subprocess.Popen:
 
 
 def _command() -> list[str]:
-    return [sys.executable, "-P", "-m", "tilewright.demo.ahead"]  # -P: nothing of the current directory is imported
+    return [sys.executable, "-P", "-m", "tilewright.demo.ahead"]  # -P: nothing is imported from the current directory
 
 
 def _is_worth_it() -> bool:
@@ -47,7 +47,7 @@ def _is_worth_it() -> bool:
 
 
 def compile_late_kernels() -> None:
-    """Calls what the demo calls last, with little to do, in the order in which it does."""
+    """Call what the demo calls last, with little data, in the same order."""
     import numpy as np
 
     from tilewright.ops.conv3d import conv3d

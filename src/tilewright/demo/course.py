@@ -1,6 +1,6 @@
-"""The demo's second half: four jobs of student reports at full size, with weights from a seed, timed and checked.
+"""The demo's second half: four jobs of student reports at full size, with random weights, timed and checked.
 
-"The course" is a university course on high-performance computing; tilewright began with five of its reports.
+"The course" is a university course on high-performance computing. tilewright began with five of its reports.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.demo import Clock, Say
 
-SAMPLE = Path(__file__).parent.parent / "data" / "sentences.bin"  # the first 1,024 of the course's sentences
+SAMPLE = Path(__file__).parent.parent / "data" / "sentences.bin"  # the first 1,024 sentences of the course
 SEED = 1
-LIMIT = 1e-4  # of an error against float64
+LIMIT = 1e-4  # the largest allowed error against float64
 PROMPTS, NEW_TOKENS, IMAGES, VOLUME, TAPS = 128, 8, 500, 64, 3
 CHECKED = {"sentences": 8, "prompts": 2, "images": 2}
-MOST_BYTES = 1_800_000_000  # of memory that the TextCNN or the GPT-2 takes, the most in its float64 check
-RUNS = 20  # of a volume, which takes less than a millisecond: the fastest counts
+MOST_BYTES = 1_800_000_000  # bytes that the TextCNN or the GPT-2 takes, most of them in its float64 check
+RUNS = 20  # of a volume, which takes less than a millisecond; the fastest counts
 ABOUT = """
 Four jobs at full size in float32, with random weights and fewer records. They come from student reports of a
 university course on high-performance computing. Each line compares this machine with the rate that a report
@@ -27,12 +27,12 @@ published for its own program on the GPUs of a cluster, and with the fastest pub
 
 
 def course_file(name: str) -> Path:
-    """One of the course's inputs, if it is there: in ./course, or in the folder that TILEWRIGHT_COURSE names."""
+    """One of the course's inputs, if it exists: in ./course, or in the folder that TILEWRIGHT_COURSE names."""
     return Path(os.environ.get("TILEWRIGHT_COURSE") or "course").expanduser() / name
 
 
 def sentences(path: str | None = None) -> tuple[Any, str]:
-    """(int32 ids (n, 16), where they come from): the given file, the course's, or the shipped sample."""
+    """(int32 ids (n, 16), where they come from): the given file, the course's file, or the sample in the package."""
     import numpy as np
 
     from tilewright.formats.course import TokenFile
@@ -46,7 +46,7 @@ def sentences(path: str | None = None) -> tuple[Any, str]:
 
 
 def sentiment(say: Say, clock: Clock) -> bool:
-    """Sentences of the course through its TextCNN, the token table made inside."""
+    """Classify sentences of the course with its TextCNN. The time includes the token table."""
     import numpy as np
 
     from tilewright.bench.workloads.sentiment import reference_logits
@@ -72,7 +72,7 @@ def sentiment(say: Say, clock: Clock) -> bool:
 
 
 def text(say: Say, clock: Clock) -> bool:
-    """Prompts through GPT-2, greedily."""
+    """Continue prompts with GPT-2, greedily."""
     import numpy as np
 
     from tilewright.bench.workloads.gpt2 import random_prompts, random_weights, reference_logits
@@ -102,7 +102,7 @@ def text(say: Say, clock: Clock) -> bool:
 
 
 def images(say: Say, clock: Clock) -> bool:
-    """Noise through the course's generator."""
+    """Draw images from noise with the course's generator."""
     import numpy as np
 
     from tilewright.bench.workloads.dcgan import random_weights
@@ -126,7 +126,7 @@ def images(say: Say, clock: Clock) -> bool:
 
 
 def volume(say: Say, clock: Clock) -> bool:
-    """The course's second volume: random numbers under a random kernel."""
+    """Convolve the course's second volume, of random numbers, with a random kernel."""
     import numpy as np
 
     from tilewright.ops.conv3d import conv3d
@@ -147,7 +147,7 @@ def volume(say: Say, clock: Clock) -> bool:
 
 
 def _fits(say: Say) -> bool:
-    """Whether memory holds one of the large models; where it does not, a line says that the job is left out."""
+    """Whether one of the large models fits into memory. If not, a line says that the job is left out."""
     from tilewright.hardware import available_memory
 
     free = available_memory()

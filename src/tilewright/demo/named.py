@@ -1,4 +1,4 @@
-"""The demo's first half: the named models at work, and a filtered volume."""
+"""The demo's first half: the models that come with the package, and a filtered volume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEED = 1
 NEW_TOKENS = 96
 FACES = (3, 8)  # rows and columns of the grid
 VOLUME, KERNEL = 128, "gaussian:2"
-REVIEWS = (  # written for the demo: the critic has not seen them
+REVIEWS = (  # written for the demo: critic was not trained on them
     ("positive", "A warm, funny and beautifully acted film that stays with you for days."),
     ("negative", "The plot makes no sense and the jokes fall flat."),
     ("positive", "One of the smartest thrillers in years, told with wit and real feeling."),
@@ -31,7 +31,7 @@ REVIEWS = (  # written for the demo: the critic has not seen them
 
 
 def shipped(name: str) -> Any:
-    """The package's own model of that name, whatever lies in the current directory."""
+    """The package's own model of that name, whatever the current directory contains."""
     from tilewright.runtime.load import load
     from tilewright.runtime.named_models import FOLDER
 
@@ -39,7 +39,7 @@ def shipped(name: str) -> Any:
 
 
 def poet_for(prompt: str) -> Any:
-    """The poet. Raises UsageError for a prompt that it cannot continue, which speaks of words and not of tokens."""
+    """The poet. Raises UsageError for a prompt that it cannot continue. The message counts words, not tokens."""
     poet, example = shipped("poet"), 'as in --prompt "My lord,"'
     if not prompt.strip():
         raise UsageError("the prompt is empty", remedy=f"give some words, {example}")
@@ -56,18 +56,18 @@ def poet_for(prompt: str) -> Any:
     if is_too_long(len(prompt)):
         fitting = bisect_left(ends, True, key=is_too_long)
         count = f"{len(ends):,} word{'s' if len(ends) > 1 else ''}"
-        most = f"the first {fitting:,} of them fill" if fitting else "the first of them alone more than fills"
-        raise UsageError(f"the prompt is too long: it has {count}, and {most} the poet's memory",
+        most = f"the first {fitting:,} of them fill" if fitting else "the first of them is longer than"
+        raise UsageError(f"the prompt is too long: it has {count}, and {most} the poet's context",
                          remedy=f"give fewer words, {example}")  # fmt: skip
     return poet
 
 
 def verse(say: Say, clock: Clock, poet: Any, prompt: str) -> None:
-    """What the poet makes of the prompt."""
+    """Print how poet continues the prompt."""
     from tilewright.generation.sampling import SamplingParams
 
     params = SamplingParams(max_tokens=NEW_TOKENS, temperature=0.6, top_p=0.95, seed=SEED)
-    with clock.compiling():  # three tokens take every kernel: the prompt's, a first one's, a later one's
+    with clock.compiling():  # three tokens run every kernel: the prompt's, the first token's, a later token's
         list(poet.generate([prompt], SamplingParams(max_tokens=3, ignore_eos=True, seed=SEED)))
     start = time.perf_counter()
     found = next(iter(poet.generate([prompt], params))).outputs[0]
@@ -77,14 +77,14 @@ def verse(say: Say, clock: Clock, poet: Any, prompt: str) -> None:
     if found.finish_reason == "length" and len(lines) > least:
         lines.pop()  # it was cut in the middle
     while len(lines) > least and (not lines[-1].strip() or lines[-1].endswith(":")):
-        lines.pop()  # nobody speaks there any more
+        lines.pop()  # the name of a speaker without a line
     say(f"\npoet continues a line ({len(found.token_ids)} tokens in {seconds:.2f} s)\n")
     for line in lines:
         say(f"    {line}".rstrip())
 
 
 def reviews(say: Say, clock: Clock, path: Path) -> None:
-    """What the critic thinks of REVIEWS, which are written to `path`, one per line."""
+    """Print how critic judges REVIEWS, which are written to `path`, one per line."""
     critic = shipped("critic")
     meant, texts = zip(*REVIEWS, strict=True)
     with clock.compiling():
@@ -101,7 +101,7 @@ def reviews(say: Say, clock: Clock, path: Path) -> None:
 
 
 def faces(say: Say, clock: Clock, path: Path) -> None:
-    """A grid of what portraits draws."""
+    """Draw a grid of faces with portraits."""
     from tilewright.formats.images import pixels
     from tilewright.models.noise import noise
 
@@ -119,7 +119,7 @@ def faces(say: Say, clock: Clock, path: Path) -> None:
 
 
 def volume(say: Say, clock: Clock, path: Path) -> None:
-    """A plane of a noisy volume, and the same smoothed, side by side."""
+    """Smooth a noisy volume, and draw a plane of both, side by side."""
     import numpy as np
 
     from tilewright.ops.conv3d import conv3d
@@ -146,7 +146,7 @@ def shells(size: int) -> Any:
 
 
 def _write_picture(path: Path, canvas: Any) -> None:
-    """uint8 (height, width, 1 or 3) as PNG."""
+    """Write uint8 (height, width, 1 or 3) as PNG."""
     from tilewright.formats.images import write_png
 
     with AtomicFile(path) as file:

@@ -196,7 +196,7 @@ class AtomicDirectory:
     def _swap(self) -> str | None:
         """Rename the new directory to its name. Returns the path to which the earlier one was moved, if there was
         one."""
-        earlier: str | None = temporary_name(self.path, "old")  # never taken for an unfinished one
+        earlier: str | None = temporary_name(self.path, "old")  # no name of an unfinished one
         try:
             os.chmod(self._temporary, stat.S_IMODE(os.stat(self.path).st_mode))
             os.rename(self.path, str(earlier))

@@ -7,7 +7,7 @@ without them, which is the mean over all tokens.
     sentence_bert_config.json           max_seq_length, do_lower_case
     config_sentence_transformers.json   prompts, default_prompt_name
 
-A module or a field that would change the vectors, and is not computed, is refused by its name.
+A module or a field that would change the vectors, and is not supported, is refused by its name.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _kind(module: _Module, path: str) -> str:
     kind = module.type.rpartition(".")[2]
     known = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")  # Dropout has no effect here
     if kind not in known or not module.type.startswith("sentence_transformers."):
-        what = f"module {module.type[:100]!r} is not computed; {', '.join(known)} of sentence_transformers are known"
+        what = f"module {module.type[:100]!r} is not supported; {', '.join(known)} of sentence_transformers are"
         raise InputError(what, path=path)
     return kind
 
@@ -229,7 +229,7 @@ def _dense(folder: str) -> DenseLayer:
     path = os.path.join(folder, CONFIG)
     _check_names(found, folder)
     if found.use_residual:
-        raise InputError("use_residual is true; only layers without a residual are computed", path=path)
+        raise InputError("use_residual is true; only layers without a residual are supported", path=path)
     module, _, name = found.activation_function.rpartition(".")
     if name not in ACTIVATIONS or not module.startswith("torch.nn."):
         what = f"activation_function is {found.activation_function[:100]!r}; {', '.join(ACTIVATIONS)} are known"
@@ -241,7 +241,7 @@ def _check_names(found: Any, folder: str) -> None:
     """Raises InputError for a module that reads or writes anything but the vectors of texts."""
     for name in (found.module_input_name, found.module_output_name or VECTOR):
         if name != VECTOR:
-            what = f"the module works on {name[:100]!r}; only {VECTOR} is computed"
+            what = f"the module works on {name[:100]!r}; only {VECTOR} is supported"
             raise InputError(what, path=os.path.join(folder, CONFIG))
 
 
@@ -258,14 +258,14 @@ def _encoder(path: str | os.PathLike[str]) -> Iterator[Any]:
     )
     if found.transformer_task != "feature-extraction" or outputs != {"last_hidden_state"}:
         what = f"transformer_task is {found.transformer_task[:100]!r}, of {sorted(map(str, outputs))}; "
-        raise InputError(f"{what}feature-extraction of last_hidden_state is computed", path=name)
+        raise InputError(f"{what}only feature-extraction of last_hidden_state is supported", path=name)
     if found.module_output_name != "token_embeddings":
-        what = f"module_output_name is {found.module_output_name[:100]!r}; token_embeddings is computed"
+        what = f"module_output_name is {found.module_output_name[:100]!r}; only token_embeddings is supported"
         raise InputError(what, path=name)
     for field_name in ("processing_kwargs", "model_kwargs", "processor_kwargs", "config_kwargs", "model_args",
                        "tokenizer_args", "config_args"):  # fmt: skip
         if changing := _changing(values.get(field_name)):
-            what = f"{field_name} sets {', '.join(changing)[:100]}, which is not computed"
+            what = f"{field_name} sets {', '.join(changing)[:100]}, which is not supported"
             raise InputError(what, path=name, remedy=f"remove {field_name} if it changes no vector")
     return iter((found.max_seq_length, found.do_lower_case))
 
@@ -285,7 +285,7 @@ def _prompts(path: str | os.PathLike[str]) -> Iterator[Any]:
         return iter(({}, None))
     found: _Prompts = read_json(name, "model's configuration", MAX_BYTES, _Prompts)
     if found.model_type != "SentenceTransformer":
-        raise InputError(f"model_type is {found.model_type[:100]!r}; SentenceTransformer is computed", path=name)
+        raise InputError(f"model_type is {found.model_type[:100]!r}; only SentenceTransformer is supported", path=name)
     prompts = {prompt_name: prompt for prompt_name, prompt in found.prompts.items() if prompt is not None}
     if found.default_prompt_name is not None and found.default_prompt_name not in found.prompts:
         what = f"default_prompt_name is {found.default_prompt_name[:100]!r}, which is no name in prompts"

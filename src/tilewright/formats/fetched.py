@@ -50,6 +50,23 @@ def origin(path: str) -> Origin | None:
     return None if etag is None else Origin(f"{known['url']}/{within}" if within else known["url"], etag)
 
 
+def etags_below(folder: str) -> dict[str, str]:
+    """By path, the ETags of all objects whose local copies are in the same copied folder as `folder`; {} if it is no
+    copy."""
+    root = os.path.join(home(), OBJECTS, "")
+    folder = os.path.abspath(folder)
+    if not folder.startswith(root):
+        return {}
+    key, _, rest = folder.removeprefix(root).partition("/")
+    try:
+        with open(f"{root}{key}.json", encoding="utf-8") as file:
+            etags = json.load(file)["etags"]
+    except (OSError, ValueError):
+        return {}
+    top = os.path.join(root, key, rest.partition("/")[0])
+    return {os.path.join(top, name): etag for name, etag in etags.items()}
+
+
 def as_urls(text: str) -> str:
     """A text for users, in which the URLs of the objects replace the paths of copies and of staged outputs."""
     for path, url in STAGED.items():

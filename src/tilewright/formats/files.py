@@ -118,7 +118,7 @@ class InputFile:
                 count = os.preadv(self.fd, [view[done:]], offset + done)
             if count == 0:
                 raise InputError(
-                    f"the {self.what} shrank while it was read: it had {self.size:,} bytes, and this one is gone",
+                    f"the {self.what} shrank while it was read: it had {self.size:,} bytes, and this one is missing",
                     path=self.path,
                     where=f"byte {offset + done}",
                     remedy="let whatever writes it finish, then run again",

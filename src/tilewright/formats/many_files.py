@@ -20,6 +20,7 @@ from itertools import accumulate
 
 from tilewright.errors import InputError, UsageError, counted
 from tilewright.formats.expanded import Expanded
+from tilewright.formats.fetched import etags_below
 from tilewright.formats.files import InputFile, Part, naming, spelled
 from tilewright.formats.names import COMPRESSED, check_records_name, kind_of_records
 from tilewright.formats.quoted import quoted_records
@@ -35,7 +36,8 @@ CHECKED_BYTES = 4096  # of a text file; a binary file has a NUL within so many b
 @dataclass(frozen=True, slots=True)
 class ListedFile:
     """path: as a user would open it. name: relative to the directory of all files, for messages and ids. stored: bytes
-    on the disk. size: bytes of its text; -1: not measured yet. changed, ctime: in ns."""
+    on the disk. size: bytes of its text; -1: not measured yet. changed, ctime: in ns. etag: of the object, if this is a
+    local copy of one; it replaces the times, which differ on each machine."""
 
     path: str
     name: str
@@ -43,6 +45,7 @@ class ListedFile:
     size: int
     changed: int
     ctime: int
+    etag: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,14 @@ class FileList(os.PathLike[str]):
         """The fields in the job's fingerprint, see `manifest.file_identity`."""
         files, ctimes = hashlib.sha256(), hashlib.sha256()
         for file in self.files:
-            files.update(f"{spelled(file.name)!r} {file.stored} {file.changed}\n".encode())
+            files.update(f"{spelled(file.name)!r} {file.stored} {file.etag or file.changed}\n".encode())
             ctimes.update(b"%d\n" % file.ctime)
+        times = {} if all(file.etag for file in self.files) else {"input.ctime": ctimes.hexdigest()}
         return {
             "files": len(self.files),
             "input.bytes": sum(file.stored for file in self.files),
             "input.files": files.hexdigest(),
-            "input.ctime": ctimes.hexdigest(),
+            **times,
             "input.expanded": self.expanded,
         }
 
@@ -94,7 +98,7 @@ class FileList(os.PathLike[str]):
         """Raises InputError unless the file is as it was listed. On another host the ctime may differ."""
         was, now = (file.stored, file.changed), (status.st_size, status.st_mtime_ns)
         if was != now or (platform.node() == self.host and file.ctime != status.st_ctime_ns):
-            raise _changed(file.path, "its size or its times are other ones")
+            raise _changed(file.path, "its size or its times have changed")
 
     def measured(self) -> FileList:
         """The same list with the sizes of compressed files. Each is expanded once, which checks all of it. Raises
@@ -145,6 +149,7 @@ def list_files(path: str) -> FileList:
         raise UsageError(f"these are {len(found):,} files; at most {MOST_FILES:,} are possible", path=path,
                          remedy="give fewer files: join some of them")  # fmt: skip
     common = os.path.commonpath([os.path.dirname(os.path.abspath(name)) for name, _ in found])
+    etags = etags_below(common)
     seen: dict[tuple[int, int], str] = {}
     kinds: dict[str, str] = {}
     files = []
@@ -156,8 +161,9 @@ def list_files(path: str) -> FileList:
             raise UsageError(f"is given twice, also as {other}", path=name, where=where, remedy="give it once")
         seen[status.st_dev, status.st_ino] = name
         size = -1 if name.endswith(COMPRESSED) else status.st_size
-        relative = os.path.relpath(os.path.abspath(name), common)
-        files.append(ListedFile(name, relative, status.st_size, size, status.st_mtime_ns, status.st_ctime_ns))
+        at = os.path.abspath(name)
+        times, etag = (status.st_mtime_ns, status.st_ctime_ns), etags.get(at, "")
+        files.append(ListedFile(name, os.path.relpath(at, common), status.st_size, size, *times, etag))
     if len(kinds) > 1:
         said = " and ".join(f"{kind} ({os.path.basename(name)})" for kind, name in [*kinds.items()][:2])
         raise UsageError(f"the files are {said}; files of one kind are wanted", path=path,
@@ -255,7 +261,7 @@ class Files(InputFile):
         return file
 
     def members(self) -> Iterator[InputFile]:
-        """All files, one after the other."""
+        """All files, one after another."""
         yield from map(self.member, range(len(self.source.files)))
 
     def parts(self, begin: int, end: int) -> Iterator[Part]:

@@ -1,7 +1,7 @@
 """Continuous batching: sequences of any lengths share each step. Finished ones leave it, and waiting ones are admitted.
 
 `Engine.step` is the whole engine. The answer to a record depends on its tokens, its parameters, its id and the seed. It
-does not depend on the batch, because in no operation of the model one sequence reads another.
+does not depend on the batch, because no operation of the model lets one sequence read another.
 
 Three kinds of work are avoided. A prompt that several greedy requests have in common is computed once. A prefix that a
 prompt shares with the one before it in sorted order is copied. The last layer computes only the last row of a prompt.
@@ -21,7 +21,7 @@ from tilewright.generation.rules import BadWords, Choices, choose, finish
 from tilewright.generation.scheduler import WINDOW, Scheduler, rows_of
 from tilewright.generation.sequences import Answers, Block, Generated, Group, Request, Running
 
-SAMPLED_ROWS = 64  # if whole logits are needed: the first number of rows of their buffer, and the smallest
+SAMPLED_ROWS = 64  # if whole logits are needed: their rows at first, and at least
 LOGITS_BYTES = 16 << 20  # bytes of logits at a time
 PENDING_BYTES = 512 << 20  # bytes of requested answers; 4,096 of 1,024 tokens take less, log-probabilities more
 NO_STREAM = np.zeros(4, np.uint32)
@@ -172,7 +172,8 @@ class Engine:
         return np.isfinite(hidden).all(axis=1)  # type: ignore[call-overload]
 
     def rows_of_logits(self) -> tuple[int, int]:
-        """(number of rows of logits at first, the smallest number); the limit is LOGITS_BYTES."""
+        """(rows of logits in the first step of `choose`, bytes of logits in each later step). Later steps have at least
+        as many rows as the first."""
         return SAMPLED_ROWS, LOGITS_BYTES
 
     def logits(self, hidden: Array) -> Array:

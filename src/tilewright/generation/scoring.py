@@ -5,7 +5,8 @@ Texts are sorted by their tokens, so that neighbours share prefixes. A text that
 the keys and values of that prefix, also from the batch before. Texts with the same tokens, such as a question with four
 answers of one token, are computed once. Many texts are packed into one forward pass without padding.
 
-The answer to a text does not depend on the others, because in no operation of the model one sequence reads another.
+The answer to a text does not depend on the others, because no operation of the model lets one sequence read
+another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Facts about this machine: CPU, GPUs, memory, and which engines import and why not. Probed when asked, then kept."""
+"""Facts about this machine: CPU, GPUs, memory, and which engines can be imported and why not. Each is found out
+once."""
 
 from tilewright.hardware.cpu import CPU, available_memory, cpu, machine_name
 from tilewright.hardware.engines import engines

@@ -1,4 +1,4 @@
-"""What a container or a batch system lets this process use: Linux control groups, both versions of their interface."""
+"""What a container or a batch system allows this process: Linux control groups, both versions of their interface."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def cores() -> float | None:
-    """The smallest CPU quota, in cores, of the group that holds this process and those around it; None: no quota."""
+    """The smallest CPU quota, in cores, of this process's group and the groups around it. None: no quota."""
     quotas = []
     for folder, version in _groups("cpu"):
         if version == 2:
@@ -26,7 +26,7 @@ def memory_limit() -> int | None:
 
 
 def memory_left() -> int | None:
-    """Bytes until the first limit is met, page cache counted as free; None: no limit."""
+    """Bytes until the first limit is reached, where page cache counts as free. None: no limit."""
     return min((max(limit - used, 0) for limit, used in _memory()), default=None)
 
 
@@ -49,8 +49,8 @@ def _page_cache(folder: Path, version: int) -> int:
 def _groups(controller: str) -> Iterator[tuple[Path, int]]:
     """(directory, version) of this process's group for a controller and of every group around it, innermost first.
 
-    Inside a container the path may be the host's, which is not mounted: the directories that do not exist are read as
-    empty, and the walk ends at the container's own root.
+    Inside a container the path may be the host's, which is not mounted. Directories that do not exist are read as
+    empty, and the search ends at the container's own root.
     """
     entries = [line.split(":", 2) for line in _text(MEMBERSHIP).splitlines() if line.count(":") >= 2]
     first = [(ROOT / controller, 1, path) for _, names, path in entries if controller in names.split(",")]

@@ -12,7 +12,8 @@ from tilewright.hardware import cgroup
 
 @dataclass(frozen=True)
 class CPU:
-    """What kernels and people ask of a processor. Sizes in bytes, None where the system does not say."""
+    """What kernels and users need to know about a processor. Sizes are in bytes, None if the system does not state
+    them."""
 
     name: str
     cores: int  # that this process may use: affinity and control group counted in
@@ -23,20 +24,23 @@ class CPU:
     memory: int  # of the machine, or the control group's limit where that is less
 
     def has(self, feature: str) -> bool:
-        """Does it have LLVM's feature of that name?"""
+        """Whether the CPU has LLVM's feature of that name."""
         return feature in self.features
 
     @property
     def lanes(self) -> int:
-        """float32 lanes of a vector register: 16 with AVX-512, 8 with AVX2 and FMA, else 4."""
+        """The float32 lanes of a vector register: 16 with AVX-512, 8 with AVX2 and FMA, otherwise 4."""
         if self.has("avx512f") and self.has("avx512vl"):
             return 16
         return 8 if self.has("avx2") and self.has("fma") else 4
 
     @property
     def multiplies_pairs(self) -> bool:
-        """VDPBF16PS is there and takes less time than the two float32 multiply-adds that it replaces: not on Intel's
-        cores (Emerald Rapids: 83 GFLOP/s a core with it, 142 without), which have AMX for this."""
+        """True if VDPBF16PS exists and takes less time than the two float32 multiply-adds that it replaces.
+
+        On Intel's cores it takes more (Emerald Rapids: 83 GFLOP/s per core with it, 142 without); they have AMX for
+        this.
+        """
         return self.has("avx512bf16") and "Intel" not in self.name
 
 
@@ -59,7 +63,7 @@ def cpu() -> CPU:
 
 
 def available_memory() -> int:
-    """Bytes that can be taken now without swapping, within the control group's limit."""
+    """Bytes that can be allocated now without swapping, within the control group's limit."""
     import psutil
 
     free = psutil.virtual_memory().available
@@ -67,13 +71,13 @@ def available_memory() -> int:
     return free if left is None else min(free, left)
 
 
-WITH_AMX = {"sapphirerapids", "emeraldrapids", "graniterapids"}  # LLVM's names of CPUs that are sold with AMX
+WITH_AMX = {"sapphirerapids", "emeraldrapids", "graniterapids"}  # LLVM's names of CPUs that have AMX
 
 
 def machine_name() -> str:
     """A folder name for results: the CPU's model and its usable cores, "amd-epyc-zen5-2c".
 
-    A virtual machine may hide the matrix units (AMX) of an Intel CPU, which makes it another machine to our kernels:
+    A virtual machine may hide the matrix units (AMX) of an Intel CPU. For the kernels it is then another machine:
     "intel-xeon-emeraldrapids-noamx-2c".
     """
     import llvmlite.binding
@@ -82,7 +86,7 @@ def machine_name() -> str:
     slug = "-".join(re.findall(r"[a-z0-9]+", words)) or platform.machine()
     core = re.sub(r"[^a-z0-9]", "", llvmlite.binding.get_host_cpu_name().replace("znver", "zen"))
     hidden = core in WITH_AMX and not llvmlite.binding.get_host_cpu_features().get("amx-bf16")
-    vague = not re.search(r"\d", slug)  # virtual machines often say no more than "AMD EPYC"
+    vague = not re.search(r"\d", slug)  # virtual machines often state only "AMD EPYC"
     return "-".join([slug, *[core] * vague, *["noamx"] * hidden, f"{_usable_cores()}c"])
 
 

@@ -1,4 +1,4 @@
-"""Which engines can run here. A missing one is a line with its reason, not an absence."""
+"""Which engines can run here. A missing one is listed with the reason."""
 
 import importlib.util
 
@@ -6,7 +6,7 @@ MODULES = {"cpu": "numba", "simt": "numba_cuda", "tile": "triton", "torch": "tor
 
 
 def engines() -> dict[str, str | None]:
-    """Engine -> None if its module can be found, else why not; nothing is imported."""
+    """Engine -> None if its module can be found, otherwise the reason why not. Nothing is imported."""
     found = {}
     for engine, module in MODULES.items():
         found[engine] = None if importlib.util.find_spec(module) else f"No module named {module!r}"

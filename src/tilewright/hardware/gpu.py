@@ -1,4 +1,4 @@
-"""GPUs and their driver, asked through the driver's own library: no extra is needed to know what is there."""
+"""GPUs and their driver, through the driver's own library, so no extra is needed to find out which GPUs exist."""
 
 import ctypes
 import functools
@@ -12,7 +12,8 @@ WORKS = 0  # CUDA_SUCCESS
 
 @dataclass(frozen=True)
 class GPU:
-    """One device. memory, l2: bytes. capability: (9, 0) is Hopper. driver: the newest CUDA that it knows, "13.0"."""
+    """One device. memory, l2: bytes. capability: (9, 0) is Hopper. driver: the newest CUDA that the driver supports,
+    "13.0"."""
 
     name: str
     multiprocessors: int
@@ -35,7 +36,7 @@ def _driver() -> tuple[ctypes.CDLL | None, str]:
 
 @functools.cache
 def gpus() -> tuple[GPU, ...]:
-    """The NVIDIA GPUs of this machine in the driver's order; none where there is no driver."""
+    """The NVIDIA GPUs of this machine in the driver's order; none if there is no driver."""
     library, _ = _driver()
     count, version = ctypes.c_int(), ctypes.c_int()
     if library is None or library.cuDeviceGetCount(ctypes.byref(count)) != WORKS:
@@ -61,7 +62,8 @@ def _gpu(library: ctypes.CDLL, number: int, driver: str) -> GPU:
 
 
 def simulated(engine: str) -> bool:
-    """Its kernels run as Python on the CPU: NUMBA_ENABLE_CUDASIM=1 for simt, TRITON_INTERPRET=1 for tile."""
+    """True if its kernels run as Python code on the CPU: NUMBA_ENABLE_CUDASIM=1 for simt, TRITON_INTERPRET=1 for
+    tile."""
     if engine == "simt":
         from numba import config
 
@@ -84,5 +86,5 @@ def no_gpu() -> str | None:
 
 
 def gpu_name() -> str:
-    """A folder name for results, "nvidia-h200"; "no-gpu" where there is none."""
+    """A folder name for results, "nvidia-h200"; "no-gpu" if there is none."""
     return "-".join(gpus()[0].name.lower().split()) if gpus() else "no-gpu"

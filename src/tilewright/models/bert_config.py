@@ -57,14 +57,14 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < self.layer_norm_eps < 1:
             raise ValueError(f"layer_norm_eps is {self.layer_norm_eps}; it must be between 0 and 1")
         if self.position_embedding_type != "absolute":
-            raise ValueError(f"position_embedding_type is {self.position_embedding_type!r}; 'absolute' is computed")
+            raise ValueError(f"position_embedding_type is {self.position_embedding_type!r}; 'absolute' is supported")
         if self.is_decoder:
-            raise ValueError("is_decoder is true; only encoders are computed here")
+            raise ValueError("is_decoder is true; only encoders are supported here")
         if self.context < 1:
             raise ValueError(f"max_position_embeddings is {self.max_position_embeddings}, and pad_token_id "
                              f"{self.pad_token_id}: no position is left")  # fmt: skip
         if self.problem_type == "regression":
-            raise ValueError("problem_type is 'regression'; only classification is computed")
+            raise ValueError("problem_type is 'regression'; only classification is supported")
         if not 1 <= self.num_labels <= MAX_LABELS or set(self.labels) != set(range(self.num_labels)):
             raise ValueError("id2label must name the labels 0, 1, ... without a gap")
 

@@ -65,7 +65,7 @@ class GPTNeoXConfig(DecoderConfig, frozen=True, kw_only=True):
         head_size = self.hidden_size // self.num_attention_heads
         if self.head_dim not in (None, head_size):
             raise ValueError(
-                f"head_dim is {self.head_dim}; hidden_size / num_attention_heads, {head_size}, is computed"
+                f"head_dim is {self.head_dim}; hidden_size / num_attention_heads, {head_size}, is supported"
             )
         self._check_rope("rope_parameters", self.rope_parameters)
         self._check_rope("rope_scaling", self.rope_scaling)
@@ -80,7 +80,7 @@ class GPTNeoXConfig(DecoderConfig, frozen=True, kw_only=True):
         rope = given or {}
         kind = rope.get("rope_type", rope.get("type", "default"))
         if kind != "default":
-            raise ValueError(f"{field}: rope_type is {str(kind)[:50]!r}; only 'default' is computed")
+            raise ValueError(f"{field}: rope_type is {str(kind)[:50]!r}; only 'default' is supported")
         if unknown := [name for name in rope if name not in ROPE_FIELDS]:
             raise ValueError(f"{field}: {unknown[0][:50]!r} is not known; {', '.join(ROPE_FIELDS)} are")
         for name in ("rope_theta", "partial_rotary_factor"):

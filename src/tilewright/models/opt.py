@@ -56,7 +56,7 @@ class OPTConfig(DecoderConfig, frozen=True, kw_only=True):
         self.check_heads("hidden_size", "num_attention_heads")
         self.check_activation("activation_function")
         if self.remove_final_layer_norm and self.do_layer_norm_before:
-            raise ValueError("_remove_final_layer_norm is true; a network without its last norm is not computed")
+            raise ValueError("_remove_final_layer_norm is true; a network without its last norm is not supported")
 
     @property
     def network(self) -> Network:

@@ -303,7 +303,7 @@ class TextCNN:
             raise WrongType(f"sentence {number} is {sentence!r}; {wanted} is wanted") from error
         except InputError as error:
             what = f"sentence {number} (counted from 0) {error.message}"
-            raise UsageError(what, remedy="leave it out or mend it: no sentence was classified") from error
+            raise UsageError(what, remedy="leave it out or correct it: no sentence was classified") from error
         if len(filled) != L:
             raise UsageError(f"sentence {number} has {len(filled)} token ids; the model takes {L}")
         for position, token in enumerate(row):

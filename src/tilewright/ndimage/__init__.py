@@ -1,20 +1,22 @@
-"""scipy.ndimage's linear filters on tilewright's kernels: change the import, keep the calls.
+"""scipy.ndimage's linear filters with tilewright's kernels. Change the import and keep the calls.
 
 import tilewright.ndimage as ndi
 ndi.gaussian_filter(volume, sigma=2)
 ndi.correlate(image, weights, mode="nearest", output=np.int16)
 
 Signatures, modes, dtypes of results and types of exceptions are those of scipy 1.17. Sums are float64 in scipy's order,
-so that results have scipy's bits, with three exceptions. float32 volumes that stay float32 are filtered by
-`tilewright.ops.conv3d` in float32: within c * eps32 * sqrt(taps) * (|input| corr |weights|). Weights below 2.2e-16
-count, which scipy.ndimage takes for zeros; NaN among the weights makes NaN. The running sum of `uniform_filter` starts
-anew in long lines. An output may share memory with the input in any way. Up to four dimensions are filtered at once;
-more are fine where the kernel has an extent of 1. bfloat16, NumPy's or a torch tensor on the CPU, counts as float32.
+so that results have scipy's bits, with three exceptions. First, float32 volumes that stay float32 are filtered by
+`tilewright.ops.conv3d` in float32: within c * eps32 * sqrt(taps) * (|input| corr |weights|). Second, weights below
+2.2e-16 count, while scipy.ndimage treats them as zeros; NaN among the weights gives NaN. Third, in long lines the
+running sum of `uniform_filter` is computed anew from time to time. An output may share memory with the input in any
+way. Up to four dimensions are filtered at once; there may be more if the kernel has the size 1 along them. bfloat16, as
+an array of NumPy or a torch tensor on the CPU, counts as float32.
 
 `tilewright convolve` is the job of the same filters for volumes on disk, larger than memory. Its names gaussian, box,
 laplace and sobel are `gaussian_filter`, `uniform_filter`, `laplace` and `sobel` here, with the same default mode,
-"reflect". A kernel from a file is not flipped there, as in `correlate`, and zeros stand outside unless --mode says
-else; `convolve` here flips. It computes and writes floats; here a result has the input's dtype.
+"reflect". There a kernel from a file is not flipped, as in `correlate`, and zeros are outside the volume unless --mode
+chooses another border. `convolve` here flips the kernel. The job computes and writes floats; here a result has the
+input's dtype.
 
 Source: the algorithms and argument rules of scipy.ndimage (P. Verveer and others), written anew.
 """
@@ -109,7 +111,7 @@ def convolve1d(
     cval: complex = 0.0,
     origin: int = 0,
 ) -> NDArray[Any]:
-    """`correlate1d` with the kernel turned round."""
+    """`correlate1d` with the flipped kernel."""
     weights = array_of("weights", weights)[::-1]
     weights = weights.conj() if weights.dtype.kind == "c" else weights
     return correlate1d(input, weights, axis, output, mode, cval, turned(origin, len(weights)))
@@ -125,11 +127,11 @@ def correlate(
     *,
     axes: int | Sequence[int] | None = None,
 ) -> Any:
-    """Correlation with weights of as many dimensions as input, or as there are `axes`.
+    """Correlation with weights that have as many dimensions as input, or as there are `axes`.
 
-    axes: None for all, or which axes the kernel lies along. origin: one, or one an axis. mode: one for all axes. The
-    rest is as in `correlate1d`. A float32 volume (D, H, W) may be a torch tensor on a GPU, and so may weights and
-    output: it is filtered there, in float32.
+    axes: the axes of the kernel; None: all. origin: one, or one per axis. mode: one for all axes. The rest is as in
+    `correlate1d`. A float32 volume (D, H, W) may be a torch tensor on a GPU, and so may weights and output. It is then
+    filtered there, in float32.
     """
     if on_gpu(input):
         return filter_tensor(input, weights, output, mode, cval, origin, axes)
@@ -146,7 +148,7 @@ def convolve(
     *,
     axes: int | Sequence[int] | None = None,
 ) -> Any:
-    """`correlate` with the kernel turned round along every axis."""
+    """`correlate` with the kernel flipped along every axis."""
     if on_gpu(input):
         weights, origins = turned_tensor(weights, origin)
         return filter_tensor(input, weights, output, mode, cval, origins, axes)
@@ -167,9 +169,8 @@ def gaussian_filter1d(
 ) -> NDArray[Any]:
     """Correlation along one axis with a Gaussian of standard deviation `sigma`, or with its derivative of that order.
 
-    sigma: in voxels (elements of the array), not in millimetres: divide a length by the voxel size.
-    The kernel ends at `truncate` standard deviations, or at `radius` numbers on each side. The rest is as in
-    `correlate1d`.
+    sigma: in voxels (elements of the array), not in millimetres: divide a length by the voxel size. The kernel ends at
+    `truncate` standard deviations, or at `radius` elements on each side. The rest is as in `correlate1d`.
     """
     weights = gaussian(sigma, order, truncate, radius)
     return correlate1d(input, weights, axis, output, mode, cval, 0)
@@ -187,7 +188,7 @@ def gaussian_filter(
     radius: Each[int] | None = None,
     axes: int | Sequence[int] | None = None,
 ) -> NDArray[Any]:
-    """Gaussian along each of `axes`: `gaussian_filter1d` one after the other, each result in the output's dtype.
+    """Gaussian along each of `axes`: `gaussian_filter1d` for one axis after another, each result in the output's dtype.
 
     sigma, order, mode, radius: one, or one for each of the axes. sigma is in voxels, not in millimetres: divide a
     length by the voxel size. An axis with sigma 0 is not filtered.
@@ -210,7 +211,7 @@ def uniform_filter1d(
     cval: complex = 0.0,
     origin: int = 0,
 ) -> NDArray[Any]:
-    """The mean of `size` neighbours, in voxels, along one axis; the rest is as in `correlate1d`."""
+    """The mean of `size` neighbours, in voxels, along one axis. The rest is as in `correlate1d`."""
     input = array_of("input", input)
     axis = axis_of(axis, input.ndim)
     if size < 1:
@@ -304,8 +305,8 @@ def gaussian_laplace(
     axes: int | Sequence[int] | None = None,
     **kwargs: Any,
 ) -> NDArray[Any]:
-    """The sum of a Gaussian's second derivatives along each of `axes`. sigma: in voxels, one, or one for each axis;
-    kwargs go to `gaussian_filter`."""
+    """The sum of a Gaussian's second derivatives along each of `axes`. sigma: in voxels, one, or one for each axis.
+    kwargs are passed to `gaussian_filter`."""
     input = array_of("input", input)
     chosen = axes_of(axes, input.ndim)
     sigmas = per_axis(sigma, len(chosen))  # where all axes are named, scipy goes by the array's order
@@ -341,7 +342,7 @@ def _sum_along(derivative, input, axes, modes, output):
 
 
 def _filter_all(input, weights, output, mode, cval, origin, turn: bool, axes):
-    """correlate, and convolve where `turn`."""
+    """`correlate`, or `convolve` if `turn`."""
     input, weights = array_of("input", input), array_of("weights", weights)
     if "c" in (input.dtype.kind, weights.dtype.kind):
         weights = weights.conj() if weights.dtype.kind == "c" and not turn else weights

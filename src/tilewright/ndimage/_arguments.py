@@ -1,4 +1,4 @@
-"""scipy.ndimage's rules for arguments, and the exceptions it raises where they are broken."""
+"""scipy.ndimage's rules for arguments, and the exceptions that it raises if they are broken."""
 
 import math
 import numbers
@@ -22,7 +22,7 @@ def array_of(name: str, value) -> np.ndarray:
 
 
 def _unwidened(name: str, value) -> np.ndarray:
-    """`value` as an array. Raises UsageError for one on a GPU, and for a bfloat16 one that cannot be read."""
+    """`value` as an array. Raises UsageError for an array on a GPU, and for a bfloat16 one that cannot be read."""
     if on_gpu(value):
         what = (
             f"tilewright.ndimage: {name} is on a GPU; `correlate` and `convolve` alone filter there, a float32 volume"
@@ -32,10 +32,10 @@ def _unwidened(name: str, value) -> np.ndarray:
 
 
 def output_for(output, input: np.ndarray, *, to_complex: bool = False) -> np.ndarray:
-    """The array to write to: `output` itself, or a new one of its dtype, or of input's where it is None.
+    """The array to write to: `output` itself, or a new one with its dtype; None: with input's dtype.
 
-    to_complex: the result is complex. Raises RuntimeError for another shape or a dtype that is no number's, TypeError
-    for what is no dtype.
+    to_complex: the result is complex. Raises RuntimeError for another shape or a dtype that is not numeric, TypeError
+    for something that is no dtype.
     """
     if output is None:
         return np.zeros(input.shape, np.promote_types(input.dtype, np.complex64) if to_complex else input.dtype.name)
@@ -58,12 +58,12 @@ def output_for(output, input: np.ndarray, *, to_complex: bool = False) -> np.nda
 
 
 def as_bytes(output: np.ndarray) -> np.ndarray:
-    """`output` for results of passes that others read: bool keeps a byte between them, as in scipy.ndimage."""
+    """`output` for results of passes that other passes read. As in scipy.ndimage, bool becomes bytes between them."""
     return output.view(np.uint8) if output.dtype == bool else output
 
 
 def settled(output: np.ndarray, result: np.ndarray) -> np.ndarray:
-    """`output`, which now holds `result`: that of its own bytes, or another array."""
+    """`output`, into which `result` is copied if it is another array."""
     if result is not output:
         output[...] = result
     return output
@@ -80,12 +80,12 @@ def per_axis(value, count: int) -> list:
 
 
 def axis_of(axis, ndim: int) -> int:
-    """A non-negative axis. Raises TypeError for what is no integer, AxisError for what is no axis."""
+    """A non-negative axis. Raises TypeError unless it is an integer, AxisError if there is no such axis."""
     return normalize_axis_index(operator.index(axis), ndim)
 
 
 def axes_of(axes, ndim: int) -> tuple[int, ...]:
-    """`axes` as non-negative numbers, all where it is None. Raises as `axis_of`, ValueError for a repeated one."""
+    """`axes` as non-negative numbers; None: all. Raises as `axis_of`, and ValueError for a repeated one."""
     if axes is None:
         return tuple(range(ndim))
     given = [axes] if np.isscalar(axes) else axes
@@ -105,26 +105,26 @@ def check_origin(origin, taps: int) -> None:
 
 
 def turned(origin, taps: int):
-    """The origin for a kernel that was turned round."""
+    """The origin for a flipped kernel."""
     return -origin - (taps % 2 == 0)
 
 
 def mode_of(mode) -> str:
-    """`mode` by its one name. Raises RuntimeError for what is none."""
+    """The main name of `mode`. Raises RuntimeError for an unknown mode."""
     if not isinstance(mode, str) or mode not in MODES:
         raise RuntimeError(f"boundary mode not supported: {mode!r}; there are {', '.join(MODES)}")
     return MODES[mode]
 
 
 def real_of(cval) -> float:
-    """Raises TypeError for what is no real number."""
+    """Raises TypeError unless it is a real number."""
     if isinstance(cval, str | bytes):
         raise TypeError(f"cval must be real number, not {type(cval).__name__}")
-    return math.fsum([cval])  # as C reads it: no strings, no arrays
+    return math.fsum([cval])  # accepts what C accepts: no strings, no arrays
 
 
 def check_kinds(input: np.ndarray, output: np.ndarray) -> None:
-    """Raise RuntimeError for a dtype that is not filtered, ValueError for an output that cannot be written."""
+    """Raise RuntimeError for a dtype that is not supported, ValueError for an output that cannot be written."""
     for array in (input, output):
         if array.dtype.name not in KINDS:
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Which operation filters: checked arguments in, `tilewright.ops.correlate` behind them."""
+"""Choose the operation for a filter. The arguments are checked before; `tilewright.ops.correlate` computes it."""
 
 import operator
 
@@ -18,7 +18,7 @@ def filter_line(input, weights, axis: int, output, mode, cval, origin) -> None:
 
 
 def filter_dense(input, weights, output, mode, cval, origins: list) -> None:
-    """A kernel of input's dimensions."""
+    """A kernel with as many dimensions as input."""
     from tilewright.ops.correlate import correlate
 
     check_kinds(input, output)
@@ -34,7 +34,8 @@ def filter_dense(input, weights, output, mode, cval, origins: list) -> None:
 
 
 def filter_chain(line, input, passes: list, output, cval) -> np.ndarray:
-    """line(input, weights, axis, output, mode, cval) for each (axis, weights, mode), each on what the last one gave."""
+    """line(input, weights, axis, output, mode, cval) for each (axis, weights, mode), each on the result of the one
+    before."""
 
     def one_by_one(out):
         source, between = input, as_bytes(out)
@@ -46,7 +47,7 @@ def filter_chain(line, input, passes: list, output, cval) -> np.ndarray:
     factors = {axis: np.asarray(weights, np.float64) for axis, weights, _ in passes}
     modes = {mode_of(mode) for *_, mode in passes}
     short = max(map(len, factors.values()), default=0) <= _volumes.LONGEST
-    zero = modes == {"constant"} and cval == 0  # any other number is laid around the results of each pass
+    zero = modes == {"constant"} and cval == 0  # any other value is put around the results of each pass
     if len(passes) < 2 or len(modes) > 1 or not short or not (zero or "constant" not in modes):
         return one_by_one(output)
     if not _volumes.in_float32(input, output, list(factors.values()), 0.0):
@@ -58,7 +59,8 @@ def filter_chain(line, input, passes: list, output, cval) -> np.ndarray:
 
 
 def filter_cross(line, input, axes: tuple[int, ...], modes: list, output, cval, one_by_one) -> np.ndarray:
-    """The sum of the kernel `line`, three numbers, along each of the axes; one_by_one(out) does it axis after axis."""
+    """The sum of the results of `line`, three elements, along each of the axes. If one kernel with all of them is not
+    faster, one_by_one(out) computes it axis by axis."""
     line = np.asarray(line, np.float64)
     fast = len(axes) > 1 and len({mode_of(mode) for mode in modes}) == 1
     if not fast or not _volumes.in_float32(input, output, [len(axes) * line], cval):
@@ -73,7 +75,7 @@ def filter_cross(line, input, axes: tuple[int, ...], modes: list, output, cval, 
 
 
 def filter_mean(input, size: int, axis: int, output, mode, cval, origin: int) -> None:
-    """The mean of `size` numbers along one axis."""
+    """The mean of `size` elements along one axis."""
     from tilewright.ops.correlate import uniform1d
 
     check_kinds(input, output)
@@ -81,12 +83,12 @@ def filter_mean(input, size: int, axis: int, output, mode, cval, origin: int) ->
 
 
 def by_parts(filter, input, weights, output, cval, **rest) -> np.ndarray:
-    """filter(input, weights, output=, cval=) on the real and imaginary parts of what is complex.
+    """filter(input, weights, output=, cval=) on the real and the imaginary parts of complex arrays.
 
-    Raises ValueError for a complex cval beyond a real input.
+    Raises ValueError for a complex cval with a real input.
     """
     if weights.dtype.kind == "c" and np.may_share_memory(input, output):
-        input = input.copy()  # it is read again when a part has been written
+        input = input.copy()  # it is read again after a part was written
     if input.dtype.kind != "c":
         if np.iscomplexobj(cval):
             raise ValueError("Cannot provide a complex-valued cval when the input is real.")

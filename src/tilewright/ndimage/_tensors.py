@@ -28,7 +28,7 @@ def filter_tensor(input, weights, output, mode, cval, origin, axes):
 
 
 def turned_tensor(weights, origin) -> tuple[np.ndarray, list]:
-    """Weights and origins of the correlation that is the convolution with these."""
+    """Weights and origins of the correlation that equals the convolution with these."""
     weights = _numbers(weights)
     origins = [turned(at, K) for at, K in zip(per_axis(origin, weights.ndim), weights.shape, strict=True)]
     return np.flip(weights), origins

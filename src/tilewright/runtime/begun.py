@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.formats.atomic import check_writable
+from tilewright.formats.destinations import resolved
 from tilewright.runtime.jobs import contents, made, trace
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.location import chosen
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Value
 from tilewright.runtime.jobs.run import check_cut, check_part
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Assembling, Reading
 from tilewright.runtime.start import VerbTask, engine_of, workers_of
+from tilewright.runtime.stores.stage import url_of
 from tilewright.runtime.stores.views import mirror
 
 
@@ -49,15 +52,16 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
     check_part(settings)
     begun = Begun(manifest.cut, 0, "new", (), task.workers, manifest.fingerprint)
-    mirror(output)
+    mirror(output, job_dir=settings.job_dir)
+    path = chosen(resolved(output), None if url_of(output) else settings.job_dir)
     outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
     if settings.keep_others:
-        if os.path.isdir(f"{os.path.realpath(output)}.job"):
+        if os.path.isdir(path):
             with JobDirectory(output, look=True) as directory:
                 made.check_replaceable(directory, outputs, keep_others=True)
         else:
             made.check_without_job(outputs)
-    if os.path.isdir(f"{os.path.realpath(output)}.job"):
+    if os.path.isdir(path):
         if settings.restart:
             begun = replace(begun, thrown=_shards_in(output))
         else:

@@ -144,7 +144,7 @@ def mapped_weights(
         )
     except InputError as error:
         if quantized := _quantized(path):
-            what = f"config.json says that the weights are quantised ({quantized}), which is not computed"
+            what = f"config.json says that the weights are quantised ({quantized}), which is not supported"
             error.remedy = f"{what}: get them in float32, bfloat16 or float16"
         raise
     if isinstance(config, GPT2Config) and not config.tie_word_embeddings:
@@ -315,7 +315,7 @@ def build(config: Config, weights: Weights, **options: Any) -> Model:
 def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
     """Load the tokenizer of a model directory; None if it has none.
 
-    It is tokenizer.json, else the files of older checkpoints (`formats.tokenizer_older`). Raises InputError for a
+    It is tokenizer.json, otherwise the files of older checkpoints (`formats.tokenizer_older`). Raises InputError for a
     damaged tokenizer, and if only one of vocab.json and merges.txt exists.
     """
     name = os.path.join(path, TOKENIZER)
@@ -334,7 +334,8 @@ def _kind_at(path: str | os.PathLike[str]) -> str:
 
 
 def _older_files(path: str | os.PathLike[str]) -> list[str]:
-    """The files that replace tokenizer.json in older checkpoints: vocab.txt of a BERT, else vocab.json and merges.txt.
+    """The files that replace tokenizer.json in older checkpoints: vocab.txt of a BERT, otherwise vocab.json and
+    merges.txt.
 
     Raises InputError if only one of the last two exists.
     """

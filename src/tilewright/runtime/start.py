@@ -15,6 +15,7 @@ from tilewright.runtime.devices import gpu_faults, place_for
 from tilewright.runtime.engines.launchers import check_alone
 from tilewright.runtime.jobs import merge
 from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.location import job_path
 from tilewright.runtime.jobs.run import run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import stopping
@@ -124,7 +125,7 @@ def start(
     faults = gpu_faults() if on_gpu else nullcontext()  # else the worker is replaced
     alone = bus_errors.explained(json=settings.json) if settings.is_inline else nullcontext()
     if url_of(job.output):
-        check_engine(settings)
+        _check_for_store(job)
     with stopping() as stop, engine_of(settings, settings.device) as engine, faults, alone, ExitStack() as opened:
         report.lead = engine.lead
         job = engine.share(job, settings.shared_files)
@@ -156,20 +157,35 @@ def start(
                 done = run_within(task, job.output, Joinable(engine), ours, watch, request_of(job))
             else:
                 done = run_within(task, job.output, engine, ours, watch)
-    _fold(report, done, watch.figures)
+    directory = _shown(job.output)
+    _fold(report, done, directory, watch.figures)
     if done.errors:
-        with JobDirectory(job.output) as directory:
-            report.first_errors = directory.first_errors(SHOWN_ERRORS)
+        with JobDirectory(job.output) as found:
+            report.first_errors = found.first_errors(SHOWN_ERRORS)
     if settings.part:
         report.lead = False
         report.job["part"] = "{}/{}".format(*settings.part) + "+" * settings.helps
-    for line in _outcome(done, settings.part, helps=settings.helps):
+    for line in _outcome(done, directory, settings.part, helps=settings.helps):
         say(line)
     report.finish(began)
     return task, done.figures
 
 
-def _outcome(done: merge.Report, part: tuple[int, int] | None, *, helps: bool = False) -> Iterator[str]:
+def _check_for_store(job: VerbJob) -> None:
+    """Raises UsageError for an option that needs a local output."""
+    check_engine(job.settings)
+    if getattr(job, "image", None):
+        raise UsageError("--image needs a local output, and the output is a URL",
+                         remedy="leave it out, or name the output .png")  # fmt: skip
+
+
+def _shown(output: str) -> str:
+    """The job's directory as messages name it: NAME.job, or the path of --job-dir."""
+    path = job_path(output)
+    return os.path.basename(path) if path == f"{os.path.realpath(output)}.job" else path
+
+
+def _outcome(done: merge.Report, directory: str, part: tuple[int, int] | None, *, helps: bool = False) -> Iterator[str]:
     """Notices about the run: shards of earlier runs, replaced workers and other unplanned events."""
     for name in done.facts.get("touched", ()):
         yield f"{name} has another time of change than when the job was begun, and the same content: the job went on"
@@ -180,7 +196,7 @@ def _outcome(done: merge.Report, part: tuple[int, int] | None, *, helps: bool = 
         count = sum(ended.values())
         whose = "A worker ended and was" if count == 1 else f"{count:,} workers ended and were"
         why = ", ".join(f"{why} ({times:,} times)" if times > 1 else why for why, times in ended.items())
-        yield f"{whose} replaced: {why}; see logs/ in {done.output}.job"
+        yield f"{whose} replaced: {why}; see logs/ in {directory}"
     others = done.facts.get(OTHERS, 0)
     if others:
         yield f"Workers that joined made {others:,} of {counted(done.shards, 'shard')}"
@@ -228,7 +244,7 @@ def _resumable(settings: Settings, figures: Figures) -> Iterator[None]:
         raise
 
 
-def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
+def _fold(report: Report, done: merge.Report, directory: str, figures: Figures) -> None:
     """Fill in the seconds of each phase: the sum over the workers, divided by their number.
 
     With several workers, "run" is the time from the first shard to the last commit.
@@ -244,7 +260,7 @@ def _fold(report: Report, done: merge.Report, figures: Figures) -> None:
     report.seconds["merge"] = done.seconds.get("merge", 0.0)
     report.figures = {name: value for name, value in figures.sums.items() if not name.startswith(SECONDS)}
     report.job = {
-        "directory": f"{done.output}.job",
+        "directory": directory,
         "shards": done.shards,
         "computed": done.computed,
         "bytes": done.size,

@@ -1,9 +1,11 @@
-"""Explicit vectors for Numba kernels: a small library of its own that knows nothing of matrices or models.
+"""Explicit vectors for Numba kernels: a small independent library that knows nothing about matrices or models.
 
-`vectors` float32 vectors of any width; `blocks` register blocks for micro-kernels; `bfloat16` words and pair products;
-`amx` tiles; `atomics` values shared by threads; `kernel` the decorator; `cache` compiled code on disk; `instruction`
-how all of them are declared. README.md in this folder has the table of functions.
-Importing this package imports Numba (a third of a second): import it where kernels are, not when a program starts.
+`vectors`: float32 vectors of any width. `blocks`: register blocks for micro-kernels. `bfloat16`: words and products of
+pairs. `amx`: tiles. `atomics`: values that threads share. `kernel`: the decorator. `cache`: compiled code on disk.
+`instruction`: how all of them are declared. README.md in this folder has the table of functions.
+
+Importing this package imports Numba (a third of a second). So import it where kernels are, and not at the start of a
+program.
 """
 
 # isort: off

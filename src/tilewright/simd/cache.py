@@ -35,7 +35,7 @@ _warned: set[str] = set()
 
 
 def home() -> Path:
-    """`$TILEWRIGHT_CACHE`, else `$XDG_CACHE_HOME/tilewright`, else `~/.cache/tilewright`."""
+    """`$TILEWRIGHT_CACHE`, otherwise `$XDG_CACHE_HOME/tilewright`, otherwise `~/.cache/tilewright`."""
     if chosen := os.environ.get("TILEWRIGHT_CACHE"):
         return Path(chosen)
     if base := os.environ.get("XDG_CACHE_HOME"):

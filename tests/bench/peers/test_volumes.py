@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tilewright.bench.clocks import cpu as clock
 from tilewright.bench.sizes import conv3d as spec
 from tilewright.ops.core.launch import threads
 
@@ -14,6 +15,11 @@ CASES = [
     spec.Case(33, 40, 70, 5, 3, 3, kind="gaussian", mode="mirror"),
     spec.Case(5, 7, 9, 5, 3, 7, kind="factors", mode="nearest"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(clock, "empty_caches", lambda: None)
 
 
 def checked(case, inputs, calls):

@@ -47,7 +47,7 @@ def contents(root):
 
 def test_tables_figures_and_the_page_are_written(root):
     changed = {str(path.relative_to(root)) for path in write(root)}
-    pages = {f"docs/results/{name}.md" for name in (*ladders(), *JOBS, "index")}
+    pages = {f"docs/results/{name}.md" for name in (*ladders(), *JOBS, "index", "experiments")}
     assert changed == pages | {
         "README.md",
         "docs/learn/embedding.md",

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from tilewright.bench.clocks import cpu as clock
-from tilewright.bench.workloads import sentiment
+from tilewright.bench.roofs.limits import Roofs
+from tilewright.bench.workloads import sentiment, sentiment_profile
 from tilewright.errors import InternalError
 from tilewright.models.textcnn import TextCNNConfig
 
+ROOF = Roofs(threads=1, copy_gbytes_s=10.0, gflops={"float32": 50.0})
 SMALL = TextCNNConfig(vocab_size=50, hidden_size=8, num_filters=5, kernel_sizes=(2, 3), hidden_sizes=(7,))
 IDS = np.random.default_rng(1).integers(0, 50, (40, 16), np.int32)
 
@@ -19,6 +21,7 @@ def run(monkeypatch):
     """run(against) -> (rows, the lines that were said)."""
     monkeypatch.setattr(sentiment, "TextCNNConfig", lambda: SMALL)
     monkeypatch.setattr(clock, "SPIN_S", 0.0)
+    monkeypatch.setattr(sentiment_profile, "measured_roofs", lambda count: ROOF)
 
     def call(*against):
         said: list[str] = []
@@ -29,7 +32,7 @@ def run(monkeypatch):
 
 def test_beside_pytorch(run):
     rows, said = run("torch")
-    assert [row.rung for row in rows] == ["table inside", "table exists", "PyTorch", "PyTorch, windows"]
+    assert [row.rung for row in rows[:4]] == ["table inside", "table exists", "PyTorch", "PyTorch, windows"]
     assert all(row.peer in ("PyTorch", "PyTorch, windows") and row.peer_ratio > 0 for row in rows[:2])
     assert any(line.startswith("checked 40 sentences against float64") for line in said)
 
@@ -37,7 +40,14 @@ def test_beside_pytorch(run):
 def test_without_pytorch(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     rows, said = run("torch")
-    assert [(row.rung, row.peer) for row in rows] == [("table inside", None), ("table exists", None)]
+    assert [(row.rung, row.peer) for row in rows[:2]] == [("table inside", None), ("table exists", None)]
+    layers = rows[2:]
+    assert [row.op for row in layers] == ["sentiment_profile"] * 3 and layers[0].rung.startswith(
+        "embedding_conv1d 8 ->"
+    )
+    assert [row.rung.partition(",")[0] for row in layers[1:]] == ["matmul 10x7", "matmul 7x2"]
+    assert sum(float(row.label.rstrip("%")) for row in layers) == pytest.approx(100, abs=0.2)
+    assert all(row.gflops and row.gbytes_s and row.roof_share for row in layers)
     assert "no peer: torch is not installed; pip install torch puts PyTorch beside ours" in said
 
 

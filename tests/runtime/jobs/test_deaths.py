@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
+from tilewright.runtime.engines import far_deaths
 from tilewright.runtime.engines import witness as module
 from tilewright.runtime.engines.deaths import assignments
 from tilewright.runtime.engines.schedule import KILLS, Assignment
@@ -215,6 +217,57 @@ def test_what_no_rank_would_tell_is_not_heard(ranks, tmp_path, line):
     rank.kill()
     assert logged(tmp_path) == f"rank 0 on {os.uname().nodename}: process {rank.pid} was killed or crashed\n"
     assert json.loads(logged(tmp_path, "deaths.jsonl"))["shard"] == 7
+
+
+@pytest.fixture(name="home")
+def _home(ranks):
+    """Where nodes without the logs report deaths, to the witness of `ranks`, as rank 0 asks it."""
+    rank = Witness.__new__(Witness)
+    rank.record, rank._socket = None, module.connected(ranks.name)
+    yield rank.listen()
+    rank._socket.close()
+
+
+def test_a_death_on_a_node_without_the_logs(ranks, home, tmp_path):
+    """The rank of this node that mpiexec kills next is not named."""
+    first = ranks(0)
+    first.tell(shard=6, record=None)
+    assert not far_deaths.send(json.dumps(json.loads(home) | {"key": "other"}), {"shard": 1, "why": "", "killed": True})
+    module._tell({"home": home, "rank": 3, "pid": 12, "shard": 8, "record": 83, "logs": "/nowhere"}, "")
+    first.kill()
+    os.waitid(os.P_PID, ranks.witness, os.WEXITED | os.WNOWAIT)
+    death = {"shard": 8, "record": 83, "why": "killed or crashed", "killed": True}
+    assert [json.loads(line) for line in logged(tmp_path, "deaths.jsonl").splitlines()] == [death]
+    assert logged(tmp_path) == f"rank 3 on {os.uname().nodename}: process 12 was killed or crashed\n"
+
+
+def test_a_death_on_a_node_with_the_logs_alone(ranks, home, tmp_path):
+    """No other node tells of one."""
+    first = ranks(0)
+    first.tell(shard=6, record=None)
+    first.kill()
+    assert json.loads(logged(tmp_path, "deaths.jsonl"))["shard"] == 6
+
+
+def test_a_crash_elsewhere_is_why_a_rank_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FAR_SECONDS", 300.0)
+    (tmp_path / "logs").mkdir()
+    far, said = module._Far(), []
+    rank = SimpleNamespace(known={"listen": "key", "logs": str(tmp_path / "logs"), "log_size": 0}, answer=said.append)
+    far.open(rank)
+    home = far_deaths.home_of(said[0], "key")
+    crash = 'Fatal Python error: Segmentation fault\n\n  File "x.py", line 1\n'
+    with ThreadPoolExecutor() as pool:
+        told = pool.submit(module._tell, {"home": home, "rank": 3, "pid": 12, "shard": 8, "record": None}, crash)
+        far.wait([rank])
+        told.result()
+    assert json.loads(logged(tmp_path, "deaths.jsonl"))["why"] == "SIGSEGV" and crash in logged(tmp_path)
+    with ThreadPoolExecutor() as pool:
+        told = pool.submit(far_deaths.send, home, {"shard": 8, "forget": True})
+        far.hear([rank])
+        assert told.result()
+    assert '"forget": true' in logged(tmp_path, "deaths.jsonl").splitlines()[-1]
+    far._server.close()
 
 
 def test_a_folder_of_no_name_ends_nothing():

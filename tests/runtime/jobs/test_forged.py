@@ -153,7 +153,7 @@ def test_an_edited_cut_leaves_no_record_out(verbs, finished, cut):
     (folder / MANIFEST).write_bytes(encoded(forged))
     assert not verify(job.output).intact
     with pytest.raises(
-        UsageError, match=r"manifest was edited: it cuts the input as .* and this input is cut as Lines"
+        UsageError, match=r"manifest was edited: it divides the input as .* and this input is divided as Lines"
     ):
         run(job)
     assert not os.path.exists(job.output) or Path(job.output).read_bytes() == expected(verbs, "classify")

@@ -64,7 +64,7 @@ def test_a_worker_that_ends_is_replaced(place, what):
     place.check()
     why = {
         "exit": "exit code 3",
-        "stop": "no sign of life for 1 s",
+        "stop": "no response for 1 s",
         "raise": "exit code 1: ZeroDivisionError: record 6",
     }
     why |= {"kill": "SIGKILL", "hang": why["stop"]}
@@ -185,7 +185,7 @@ def test_an_error_of_the_input_ends_the_job(place):
 
 def test_workers_that_cannot_start(place):
     with pytest.raises(
-        InternalError, match="workers stop while they start: exit code 1: RuntimeError: no model"
+        InternalError, match="workers die while they start: exit code 1: RuntimeError: no model"
     ) as caught:
         run(toy_jobs.Startless(place.input), place.output, Local(2))
     assert caught.value.path.endswith(".log")

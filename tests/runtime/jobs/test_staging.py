@@ -149,7 +149,7 @@ def test_only_mpi_has_nodes(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.long
 def test_a_rank_of_the_other_node_that_is_killed(nodes):
-    """Nothing stays on its node, and the same command goes on."""
+    """Nothing stays on its node, its shard is noted on the first node, and the same command goes on."""
     init_dcgan("m", 1, z_size=4, channels=(8, 4, 3))
     job = ("draw", "-p", "m", "-n", "8192", "--shard-size", "8")
     alone(*job, "-o", "whole.npy")
@@ -159,12 +159,20 @@ def test_a_rank_of_the_other_node_that_is_killed(nodes):
         while not (found := [*nodes.folder.glob("tmp/*/output/out.npy.job/logs/done-3-node2-*.json")]):
             assert time.monotonic() < until and not ended.done(), ended.result()
             time.sleep(0.01)
-        os.kill(int(found[0].stem.rpartition("-")[2]), signal.SIGKILL)
+        pid, shards = int(found[0].stem.rpartition("-")[2]), found[0].parents[1] / "shards"
+        while not [*shards.glob(f".*.part.node2-{pid}-*.tmp")]:  # it is stopped in the midst of a shard
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.001)
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
         assert "rank 3 on node2" in ended.result()
     while os.listdir(nodes.folder / "tmp"):
         assert time.monotonic() < until
         time.sleep(0.01)
     assert not Path("out.npy").exists()
+    deaths = [json.loads(line) for line in Path("out.npy.job/logs/deaths.jsonl").read_text().splitlines()]
+    assert [(death["why"], death["killed"]) for death in deaths] == [("killed or crashed", True)]
+    assert "rank 3 on node2" in Path("out.npy.job/logs/ranks.log").read_text().splitlines()[0]
     report = ranks(nodes, *job, "-o", "out.npy")
     assert Path("out.npy").read_bytes() == Path("whole.npy").read_bytes()
     assert report["job"]["computed"] <= 1024

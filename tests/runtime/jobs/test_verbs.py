@@ -181,7 +181,7 @@ def test_other_results_are_refused(verbs, tmp_path, verb, name):
     before = files(tmp_path / "out.jsonl.job")
     change, message = next((change, message) for field, change, message in fields(verb) if field == name)
     change(job)
-    with pytest.raises(UsageError, match=f"begun for other results: .*{message}"):
+    with pytest.raises(UsageError, match=f"begun with other settings or inputs: .*{message}"):
         run(job)
     assert files(tmp_path / "out.jsonl.job") == before
 

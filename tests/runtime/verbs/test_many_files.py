@@ -150,12 +150,12 @@ def test_a_changed_list_is_another_job(tmp_path, model, texts):
     job = ClassifyJob(model, folder, str(tmp_path / "out.jsonl"))
     classify(job)
     write(tmp_path / "data", {"z.jsonl": records(90, 1)})
-    with pytest.raises(UsageError, match=r"begun for other results: files was 5 and is 6"):
+    with pytest.raises(UsageError, match=r"begun with other settings or inputs: files was 5 and is 6"):
         classify(job)
     os.remove(tmp_path / "data" / "z.jsonl")
     assert classify(job).computed == 0
     (tmp_path / "data" / "a.jsonl").write_bytes(records(5, 1))
-    with pytest.raises(UsageError, match=r"begun for other results: input\.(bytes|files|ctime) was"):
+    with pytest.raises(UsageError, match=r"begun with other settings or inputs: input\.(bytes|files|ctime) was"):
         classify(job)
 
 

@@ -136,7 +136,7 @@ WRONG = {
     "quantised": (("generate", "convert"), lambda: with_tensors(
         lambda t: {f"{n}.qweight" if n.endswith("c_fc.weight") else n: a for n, a in t.items()},
         quantization_config={"quant_method": "gptq", "bits": 4}), (
-        "tensor h.0.mlp.c_fc.weight (16, 64) is missing", "the weights are quantised (gptq), which is not computed")),
+        "tensor h.0.mlp.c_fc.weight (16, 64) is missing", "the weights are quantised (gptq), which is not supported")),
     **{name: (ANY, lambda name=name: changed(model_type=name), (
         f"g/config.json: model_type is '{name}'; textcnn, gpt2, opt, gpt_neox, dcgan, bert, roberta, distilbert can",))
        for name in ("llama", "deberta", "phi")},

@@ -112,7 +112,7 @@ def _read(path: Path) -> list[KernelRow]:
         ]
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         remedy = "remove it and run `tilewright show OP --save` again"
-        raise InputError(f"these are no rows of kernels: {error}", path=path, remedy=remedy) from error
+        raise InputError(f"the file has no rows of kernels: {error}", path=path, remedy=remedy) from error
 
 
 def _value(kind: Any, text: str) -> Any:

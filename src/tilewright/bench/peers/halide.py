@@ -18,6 +18,7 @@ from tilewright.bench.measure import Call, interleave
 from tilewright.ops.conv3d.arguments import window_for
 from tilewright.ops.conv3d.operands import index_map
 from tilewright.ops.core.launch import thread_count
+from tilewright.ops.core.memory import zeros
 
 TRIALS = 3  # rounds in which the schedules of a case are timed
 MOST_WRITTEN = 125  # taps that are written out: LLVM takes seconds for more
@@ -37,8 +38,8 @@ class Schedule(NamedTuple):
     V: int
 
 
-WRITTEN = Schedule(8, 32, 1, 1, 2), Schedule(4, 16, 2, 2, 1), Schedule(4, 16, 1, 2, 2)
-SUMMED = Schedule(4, 16, 1, 4, 2), Schedule(4, 16, 1, 8, 1), Schedule(4, 16, 1, 2, 4)
+WRITTEN = Schedule(16, 64, 1, 1, 2), Schedule(8, 32, 1, 1, 1), Schedule(32, 32, 1, 1, 2)
+SUMMED = Schedule(4, 16, 1, 4, 2), Schedule(4, 16, 1, 8, 1), Schedule(8, 32, 2, 2, 1)
 SEPARABLE = Schedule(4, 32, 4, 4, 1), Schedule(8, 32, 4, 8, 1), Schedule(16, 16, 8, 4, 1), Schedule(16, 64, 16, 4, 1)
 Build = Callable[[Any, Schedule], Any]
 
@@ -91,10 +92,10 @@ def _compiled(case, wide: np.ndarray, build: Build, schedule: Schedule) -> Call:
     schedule = schedule._replace(V=schedule.V * lanes)
     sizes = case.D, case.H, case.W
     whole = [-(-n // tile) * tile for n, tile in zip(sizes, (schedule.TZ, schedule.TY, schedule.V), strict=True)]
-    after = (case.KD - 1, case.KH - 1, case.KW - 1 + schedule.V)  # the last vector of a row may reach beyond it
-    volume = np.zeros([n + more for n, more in zip(whole, after, strict=True)], np.float32)
+    read = [n + K - 1 for n, K in zip(whole, (case.KD, case.KH, case.KW), strict=True)]
+    volume = zeros(tuple(read))
     volume[tuple(map(slice, wide.shape))] = wide
-    out = np.zeros(whole, np.float32)
+    out = zeros(tuple(whole))
     source, target = halide.Buffer(volume), halide.Buffer(out)
     result = build(source, schedule)
     for at, extent in zip(result.args(), reversed(whole), strict=True):
@@ -119,7 +120,7 @@ def _tiled(result, schedule: Schedule):
     column, lane, strip, row, line, slab, plane, layer, task = map(halide.Var, names)
     result.split(z, slab, plane, schedule.TZ).split(plane, plane, layer, schedule.UZ)
     result.split(y, strip, row, schedule.TY).split(row, row, line, schedule.UY).split(x, column, lane, schedule.V)
-    result.reorder(lane, line, layer, column, row, plane, slab, strip).fuse(slab, strip, task).parallel(task)
+    result.reorder(lane, line, layer, column, row, plane, strip, slab).fuse(strip, slab, task).parallel(task)
     result.vectorize(lane).unroll(line).unroll(layer)
     return column
 
@@ -172,8 +173,10 @@ def _separable(factors: tuple, source, schedule: Schedule):
     result.split(z, slab, plane, schedule.TZ).split(y, strip, row, schedule.TY).split(row, row, line, schedule.UY)
     result.reorder(x, line, row, plane, slab, strip).fuse(slab, strip, task).parallel(task)
     result.vectorize(x, schedule.V).unroll(line)
-    along_y.compute_at(result, row).reorder(y, x, z).vectorize(x, schedule.V, halide.TailStrategy.RoundUp).unroll(y)
-    along_z.compute_at(result, task).vectorize(x, schedule.V, halide.TailStrategy.RoundUp)
+    along_y.compute_at(result, row).reorder(y, x, z).vectorize(x, schedule.V, halide.TailStrategy.ShiftInwards).unroll(
+        y
+    )
+    along_z.compute_at(result, task).vectorize(x, schedule.V, halide.TailStrategy.ShiftInwards)
     along_z.split(z, block, layer, schedule.UZ).reorder(layer, x, y, block).unroll(layer)
     return result
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.bench.report.job_ladders import MEASURED, job_ladders, job_name, job_table, published_table
+from tilewright.bench.report.layers import layer_tables
 from tilewright.bench.report.pages import METHOD, READING, SWEPT, jobs, without
 from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.side_by_side import side_table
 from tilewright.bench.report.svg import page_rules
-from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
+from tilewright.bench.report.sweeps import PREFIX, matrix_table, sweep_table, sweeps
 from tilewright.bench.report.tables import (
     UNITS,
     WHY_ABOVE,
@@ -146,6 +147,8 @@ def _sections(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawings:
             bars = [svg for name, svg in drawings.items() if name.startswith(f"{machine}/{op}-")]
             content += _heading(machine) + _figures(bars)
             content += _details("Every rung at one size, with its idea", ladder_tables(own, ladder))
+            if layers := layer_tables(own, ladder):
+                content += _details("Every rung at every layer", layers)
             content += _details("The default rung at every size", sizes_tables(own, ladder))
         yield Section("Operations", op, op, content)
 
@@ -165,7 +168,8 @@ def _sweeps(swept: Sequence[Row], by_op: dict[str, list[Row]], drawings: dict[st
         content = _note(SWEPT)
         for machine, own in groups(rows, lambda row: row.machine).items():
             lines = [svg for name, svg in drawings.items() if name.startswith(f"{machine}/{op}-")]
-            tables = [sweep_table(some) for some in sweeps(own).values()]
+            every = [(matrix_table(some), sweep_table(some)) for some in sweeps(own).values()]
+            tables = [table for both in every for table in both if table]
             content += _heading(machine) + _figures(lines) + _details("Every point", tables)
         yield Section("Sweeps", op, op.removeprefix(PREFIX), content)
     if sides := side_table([*by_op.get("conv3d", []), *swept]):

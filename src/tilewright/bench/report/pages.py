@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tilewright.bench.kernels.table import KernelRow
+from tilewright.bench.report import experiments
 from tilewright.bench.report.job_ladders import MEASURED, job_ladders, job_name, job_table, published_table
 from tilewright.bench.report.kernels import kernel_tables
+from tilewright.bench.report.layers import layer_tables
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.side_by_side import side_table
-from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
+from tilewright.bench.report.sweeps import PREFIX, matrix_table, sweep_table, sweeps
 from tilewright.bench.report.tables import (
     WHY_ABOVE,
     bench_tables,
@@ -58,7 +60,7 @@ JOBS = {
         "The course's TextCNN on real sentences: vocabulary 21,635, width 4,096, 1,024 filters of each kernel size, "
         'random weights. "table inside" computes the token table within the run; "table exists" is every later run, '
         "which reads it from disk (`--keep-table`). PyTorch runs at its fastest batch in the same process.",
-        {"sentiment": "End to end"},
+        {"sentiment": "End to end", "sentiment_profile": "Where the time goes"},
     ),
     "gpt2": Job(
         "GPT-2",
@@ -81,7 +83,7 @@ JOBS = {
     "volumes": Job(
         "Volumes",
         "Filters on whole volumes, beside scipy.ndimage and PyTorch on a CPU, CuPy and cuDNN on a GPU.",
-        {"volumes": "End to end"},
+        {"volumes": "End to end", "volumes_profile": "Where the time goes"},
     ),
     "scaling": Job(
         "Scaling",
@@ -125,6 +127,8 @@ def pages(
         written[f"{op}.md"] = _page(chain(parts, _compiled(op, compiled.get(op, []))))
     for name, job in jobs(by_op, ladders).items():
         written[f"{name}.md"] = _page(_job(name, job, by_op, machines, figures))
+    every = [*chain.from_iterable(by_op.values()), *swept, *stepwise]
+    written[experiments.PAGE] = _page(experiments.experiments(every, compiled, written))
     return written
 
 
@@ -165,6 +169,9 @@ def _operation(rows: list[Row], ladder: Ladder, machines: list[str], figures: li
         yield _images(figures, f"{machine}/{op}-", f"{machine}/roofline-{op}.")
         yield "### Every rung at one size"
         yield from (table.markdown() for table in ladder_tables(own, ladder))
+        if layers := layer_tables(own, ladder):
+            yield "### Every rung at every layer"
+            yield from (table.markdown() for table in layers)
         yield "### The default rung at every size"
         yield from (table.markdown() for table in sizes_tables(own, ladder))
     yield without(rows, machines)
@@ -201,6 +208,8 @@ def _sweeps(swept: list[Row], by_op: dict[str, list[Row]], figures: list[str]) -
         for (machine, _, names, dtype), some in sweeps(rows).items():
             yield f"### {' and '.join(names.split('-'))} on {machine_title(machine)}, {dtype}"
             yield _images(figures, f"{machine}/{op}-{names}-{dtype}.svg")
+            if matrix := matrix_table(some):
+                yield matrix.markdown()
             yield sweep_table(some).markdown()
     if sides := side_table([*by_op.get("conv3d", []), *swept]):
         yield "## conv3d on CPU and GPU"
@@ -231,6 +240,7 @@ def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[
         "writes these pages.",
         "## How to read the tables",
         "\n".join(f"* **{word}**: {meaning}" for word, meaning in READING.items()),
+        f"[Experiments]({experiments.PAGE}) lists those of the course's reports, and where each was measured.",
         "## Machines",
         "\n".join(f"* {machine_title(name)}: {origin(rows)}" for name, rows in by_machine(by_op).items()),
         "## Jobs",

@@ -19,7 +19,7 @@ PUBLISHED = "Published by a report of the course, on its own machine: 2.78 x by 
 
 
 def cases(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Size -> four rows: one thread, the best number of threads, the fastest kernel on that CPU, the fastest on a GPU.
+    """Size -> up to four rows: one thread, the best number of threads, the fastest kernels on that CPU and on a GPU.
 
     rows: of all operations, ladders and sweeps, of any machines. The CPU is the one whose threads were swept last. The
     GPU is the one that has most of its sizes. Empty unless both exist.

@@ -392,5 +392,6 @@ def _scaling_tables(rows: list[Row]) -> list[Table]:
 
 TEXT_TABLES: dict[str, Callable[[list[Row]], list[Table]]] = {
     "gpt2": _text_tables, "gpt2_profile": _profile_tables, "gpt2_accuracy": _accuracy_tables,
-    "dcgan_profile": _profile_tables, "scaling": _scaling_tables,
+    "dcgan_profile": _profile_tables, "sentiment_profile": _profile_tables, "volumes_profile": _profile_tables,
+    "scaling": _scaling_tables,
 }  # fmt: skip

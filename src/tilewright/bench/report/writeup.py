@@ -19,6 +19,7 @@ from tilewright.bench.report.job_ladders import (
     published_table,
 )
 from tilewright.bench.report.laws import curves
+from tilewright.bench.report.layers import layer_tables
 from tilewright.bench.report.page import Section, html_page
 from tilewright.bench.report.pages import METHOD, jobs
 from tilewright.bench.report.roofline import measured_roofs
@@ -36,7 +37,7 @@ from tilewright.bench.report.sentences import (
 )
 from tilewright.bench.report.shown import shown
 from tilewright.bench.report.svg import standalone
-from tilewright.bench.report.sweeps import PREFIX, is_sweep, of_sweeps, sweep_table, sweeps
+from tilewright.bench.report.sweeps import PREFIX, is_sweep, matrix_table, of_sweeps, sweep_table, sweeps
 from tilewright.bench.report.sweeps import curves as sweep_curves
 from tilewright.bench.report.tables import (
     Table,
@@ -127,7 +128,7 @@ def _ladder_parts(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], drawi
             most = max((row.threads for row in best), default=0)
             told = ladder_sentences([row for row in best if row.threads == most], ladders[op]) + thread_sentences(best)
             sentences += [f"{dtype}: {sentence}" for sentence in told]
-        tables = ladder_tables(by_op[op], ladders[op])
+        tables = [*ladder_tables(by_op[op], ladders[op]), *layer_tables(by_op[op], ladders[op])]
         yield _part(LADDERS, by_op[op], op, [*sentences, *published(op)], _named(drawings, f"{op}-"), tables)
 
 
@@ -163,7 +164,8 @@ def _sweep_parts(rows: list[Row]) -> Iterator[Part]:
         sentences = [sentence for curve in sweep_curves(some) for sentence in sweep_sentences(curve)]
         title = f"{op.removeprefix(PREFIX)}, {dtype}: {' and '.join(names.split('-'))}"
         drawn = {Path(name).name: svg for name, svg in of_sweeps(some).items()}
-        yield _part(SWEEPS, some, f"{op}-{names}-{dtype}", sentences, drawn, [sweep_table(some)], title)
+        tables = [table for table in (matrix_table(some), sweep_table(some)) if table]
+        yield _part(SWEEPS, some, f"{op}-{names}-{dtype}", sentences, drawn, tables, title)
 
 
 def _scaling_parts(rows: list[Row]) -> Iterator[Part]:

@@ -28,6 +28,7 @@ import numpy as np
 from tilewright.bench.clocks.cpu import CpuClock
 from tilewright.bench.measure import SameResults, Timing, interleave
 from tilewright.bench.results import PEER, Row
+from tilewright.bench.workloads.gpt2_counts import counting
 from tilewright.bench.workloads.gpt2_engines import PEERS, Engine, Weights, ours
 from tilewright.bench.workloads.gpt2_profile import cpu_profile, gpu_profile
 from tilewright.errors import InternalError, UsageError, counted
@@ -159,7 +160,10 @@ def bench(setting: Setting, *, dtype: str, say: Say) -> Iterator[list[Row]]:
         if setting.device == "cpu":
             yield cpu_profile(run, size=size, dtype=dtype, vocabulary=setting.config.vocab_size)
         else:
-            yield gpu_profile(run, size=size, dtype=dtype)
+            plain = ours(setting.config, setting.weights, dtype, setting.device, frozenset({"graphs"}))
+            with counting() as work:
+                _call(plain, list(workload.ours.values())[-1], workload)()
+            yield gpu_profile(run, size=size, dtype=dtype, work=work)
 
 
 def _peers(setting: Setting, dtype: str, say: Say) -> list[Engine]:

@@ -21,6 +21,7 @@ from tilewright.generation.sampling import SamplingParams
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.attention import span
 from tilewright.ops.core.launch import thread_count
+from tilewright.switches import Without
 
 Weights = Mapping[str, np.ndarray]
 OURS = "tilewright"
@@ -49,10 +50,12 @@ class Engine:
         return f"{self.name} {self.dtype}"
 
 
-def ours(config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu") -> Engine:
-    """tilewright."""
+def ours(
+    config: GPT2Config, weights: Weights, dtype: str, device: str = "cpu", without: Without = frozenset()
+) -> Engine:
+    """tilewright. without: optimisations that are switched off."""
     start = time.perf_counter()
-    model = GPT2(config, weights, dtype=dtype, device=device)
+    model = GPT2(config, weights, dtype=dtype, device=device, without=without)
 
     def generate(prompts: np.ndarray, tokens: int, batch: int = 0, top_k: int = 1) -> np.ndarray:
         params = SamplingParams(temperature=float(top_k > 1), top_k=top_k, max_tokens=tokens, ignore_eos=True)

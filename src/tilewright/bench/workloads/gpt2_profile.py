@@ -2,8 +2,8 @@
 
 On a CPU a row has the calls, the rate and the share of the machine's limit. For this, the functions that
 `models.decoder` calls are replaced in its namespace during the measurement; the model is not changed. The rest of the
-time is Python: making batches, choosing tokens, returning results. On a GPU the rows are the kernels by operation, and
-the time in which no kernel runs.
+time is Python: making batches, choosing tokens, returning results. On a GPU the rows are the kernels by operation, with
+the rates that follow from counted calls (`gpt2_counts`), and the time in which no kernel runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isfunction
@@ -23,6 +23,7 @@ import numpy as np
 from tilewright.bench.results import Row
 from tilewright.bench.roofs import measured_roofs
 from tilewright.bench.roofs.limits import Roofs
+from tilewright.bench.workloads.gpt2_counts import HEAD, MATMUL, ONE, PROMPTS, Work
 from tilewright.generation import attention
 from tilewright.models import decoder
 from tilewright.ops.attention.operands import SPAN, Cache
@@ -68,7 +69,7 @@ def _attend(q: np.ndarray, cache: Cache, spans: Any, **options: Any) -> tuple[st
     seen = (count * first + count * (count + 1) / 2).sum()
     width = cache.heads * cache.D
     kept = (first + count).sum() * width * 2 * _word(cache)
-    name = "attention, prompts" if (count > 1).any() else "attention, one position"
+    name = PROMPTS if (count > 1).any() else ONE
     out = options.get("out")
     return name, 4.0 * width * seen, kept + (q.itemsize + (4 if out is None else out.itemsize)) * width * count.sum()
 
@@ -98,13 +99,12 @@ COSTS: dict[str, Cost] = {
 }  # fmt: skip
 
 
-HEAD, TOKENS, IDLE = "LM head and argmax", "choice of tokens, copies", "no kernel runs"
+TOKENS, IDLE = "choice of tokens, copies", "no kernel runs"
 KERNELS = {  # kernels that models.decoder launches -> their operation
-    "product": "matmul", "split": "limbs of activations", "best_product": HEAD, "best_tile": HEAD,
+    "product": MATMUL, "split": "limbs of activations", "best_product": HEAD, "best_tile": HEAD,
     "registers": "layernorm", "chunks": "layernorm", "gather": "embedding", "append": "append",
-    "attend": "attention, prompts", "append_and_attend": "attention, prompts",
-    "step": "attention, one position", "step_plain": "attention, one position",
-    "step_heads": "attention, one position", "step_blocks": "attention, one position",
+    "attend": PROMPTS, "append_and_attend": PROMPTS,
+    "step": ONE, "step_plain": ONE, "step_heads": ONE, "step_blocks": ONE,
 }  # fmt: skip
 
 
@@ -188,11 +188,11 @@ def operations_of(kernels: list[tuple[str, float]]) -> dict[str, tuple[int, floa
     return dict(found)
 
 
-def gpu_profile(run: Callable[[], object], *, size: str, dtype: str) -> list[Row]:
+def gpu_profile(run: Callable[[], object], *, size: str, dtype: str, work: Mapping[str, Work]) -> list[Row]:
     """Profile one run, after another that warms up: one row per operation, the slowest first, and IDLE.
 
-    In a row `rows` is the number of kernels, and `label` is the share of the run's time, which excludes the profiler's
-    time.
+    work: of the same run, by operation; others have no rate. In a row `rows` is the number of kernels, and `label` is
+    the share of the run's time, which excludes the profiler's time.
     """
     import torch
     from torch.autograd import DeviceType
@@ -211,15 +211,21 @@ def gpu_profile(run: Callable[[], object], *, size: str, dtype: str) -> list[Row
     parts = operations_of([(event.name, event.time_range.elapsed_us() / 1e6) for event in events])
     slowest_first = sorted(parts.items(), key=lambda part: -part[1][1])
     left = total - sum(seconds for _, seconds in parts.values())
+    shares = [*slowest_first, (IDLE, (1, max(left, 0.0)))]
+    return [_gpu_row(name, count, seconds, seconds / total, work.get(name, Work()), size, dtype)
+            for name, (count, seconds) in shares]  # fmt: skip
+
+
+def _gpu_row(name: str, count: int, seconds: float, share: float, work: Work, size: str, dtype: str) -> Row:
     roof = measured_roofs(0)
-    return [
-        Row(
-            op="gpt2_profile", rung=name, size=size, dtype=dtype, threads=0, rows=count, median_s=seconds,
-            low_s=seconds, high_s=seconds, runs=1, roof_gflops=roof.gflops[dtype], roof_gbytes_s=roof.copy_gbytes_s,
-            label=f"{seconds / total:.1%}",
-        )
-        for name, (count, seconds) in [*slowest_first, (IDLE, (1, max(left, 0.0)))]
-    ]  # fmt: skip
+    known = work.flops or work.nbytes
+    rates: dict[str, Any] = roof.columns(*work, dtype, seconds) if known and seconds else {
+        "roof_gflops": roof.gflops[dtype], "roof_gbytes_s": roof.copy_gbytes_s,
+    }  # fmt: skip
+    return Row(
+        op="gpt2_profile", rung=name, size=size, dtype=dtype, threads=0, rows=count, median_s=seconds, low_s=seconds,
+        high_s=seconds, runs=1, label=f"{share:.1%}", **rates,
+    )  # fmt: skip
 
 
 def leave() -> NoReturn:

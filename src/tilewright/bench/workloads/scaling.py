@@ -88,16 +88,10 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
     Raises InternalError if a run fails, or if its bytes differ from those of one worker. Raises ResourceError if the
     engine is local and this host has fewer cores or GPUs than workers.
     """
-    _check(setting)
-    command = _prepare(job, count, setting)
-    warm = setting.folder / f"{job}.{setting.device}.{setting.dtype}.warm"
-    if not warm.exists():  # compile the kernels now, so that no measured run compiles
-        _run(job, [*command, "--count", str(min(count, WARM))], 1, setting)
-        warm.touch()
     rows: list[Row] = []
     one: Run | None = None
     for workers in setting.workers:
-        run = _run(job, [*command, "--count", str(count)], workers, setting)
+        run = run_once(job, count, setting, workers)
         one = one or run
         if run.digest != one.digest:
             raise InternalError(
@@ -127,6 +121,20 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
             f"{run.whole - run.seconds:.2f} s besides, {run.shards} shards"
         )
     return rows
+
+
+def run_once(job: str, count: int, setting: Setting, workers: int) -> Run:
+    """One of JOBS with `count` records by so many workers, one of `setting.workers`. It compares no bytes.
+
+    A run that is not measured comes first in a folder, so that kernels are compiled. Raises as `bench`.
+    """
+    _check(setting)
+    command = _prepare(job, count, setting)
+    warm = setting.folder / f"{job}.{setting.device}.{setting.dtype}.warm"
+    if not warm.exists():  # compile the kernels now, so that no measured run compiles
+        _run(job, [*command, "--count", str(min(count, WARM))], 1, setting)
+        warm.touch()
+    return _run(job, [*command, "--count", str(count)], workers, setting)
 
 
 def _check(setting: Setting) -> None:

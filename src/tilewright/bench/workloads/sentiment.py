@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.bench.clocks.cpu import CpuClock
 from tilewright.bench.measure import SameResults, Timing, interleave
 from tilewright.bench.results import PEER, Row
+from tilewright.bench.workloads.sentiment_profile import profile
 from tilewright.errors import InternalError, UsageError
 from tilewright.formats.validate import largest_error
 from tilewright.models.initial import random_textcnn
@@ -74,8 +75,9 @@ def bench(
     against: tuple[str, ...] = ("torch",),
     say: Say,
 ) -> list[Row]:
-    """Rows for ids int32 (n, 16) on `count` threads, or on the GPU. SAMPLE of the sentences are checked before anything
-    is timed.
+    """Rows for ids int32 (n, 16) on `count` threads, or on the GPU, then rows of each layer.
+
+    SAMPLE of the sentences are checked before any is timed.
 
     If a peer is not installed, a line says so. Raises ResourceError if the GPU is missing, InternalError if the check
     fails or two runs differ, UsageError for an unknown peer.
@@ -101,11 +103,12 @@ def bench(
         error = _checked(config, weights, ids, logits, dtype, say)
         peers = [*_peers(config, weights, ids, dtype, device, say)] if against else []
         timings = _timed(model, ids, logits, first, peers)
+        layers = profile(model, ids, ROUNDS)
     ours = {"one_off_s": prepared_s, "check": f"passed {error:.1e}"}
     rows = list(_rows(len(ids), timings, peers, {"dtype": dtype, "threads": count if device == "cpu" else 0}, ours))
     for row in rows:
         say(f"{row.rung}: {row.rows / row.median_s:,.1f} sentences/s")
-    return rows
+    return rows + layers
 
 
 def _checked(config, weights, ids: np.ndarray, logits: np.ndarray, dtype: str, say: Say) -> float:

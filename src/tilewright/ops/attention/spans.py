@@ -17,7 +17,7 @@ PIECE = 16  # positions of a piece: 2 KiB of a head of 64 bfloat16 elements
 LEAST = 16  # rows and columns of a product on matrix units
 BLOCK = 64  # keys of a block, and positions up to which one program per head appends a prompt and attends to it
 BLOCK_BYTES = 8192  # bytes of a block of keys, and of a block of values
-TILES = (16, 64)  # queries of a tile: the smallest that holds a whole span, else the largest
+TILES = (16, 64)  # queries of a tile: the smallest that holds a whole span, otherwise the largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,8 @@ def cut(starts: np.ndarray, counts: np.ndarray, size: int) -> tuple[np.ndarray, 
 
 
 def by_size(spans: np.ndarray, sizes: tuple[int, ...]) -> list[tuple[int, int, np.ndarray]]:
-    """[(size, longest sequence, tiles int64 (n, 5))]: each span in the smallest size that holds it, else the largest.
+    """[(size, longest sequence, tiles int64 (n, 5))]: each span in the smallest size that holds it, otherwise the
+    largest.
 
     The last queries of a sequence are first, because they attend to most keys.
     """

@@ -1,8 +1,8 @@
 """The rungs of conv1d, for all engines.
 
 A kernel is called as kernel(x, weights, out, window, epilogue): x (B, C, L), out (B, O, positions), or (B, O, 1) with
-pooling; NumPy arrays on the CPU, torch tensors on a GPU. A function that lays weights out is called with weight (O, C,
-K), the rung's name and the accuracy class.
+pooling; NumPy arrays on the CPU, torch tensors on a GPU. A function that rearranges weights is called with weight (O,
+C, K), the rung's name and the accuracy class.
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung

@@ -17,7 +17,7 @@ class Packed:
     """Weights in the layout of one rung: the result of `conv1d.prepare`, an argument of `conv1d`.
 
     rung: its name. O, C, K: output channels, input channels, taps. dtype: the accuracy class. data: the plain
-    float32 (O, C, K) array for rungs that pack nothing, else the rung's own layout.
+    float32 (O, C, K) array for rungs that pack nothing, otherwise the rung's own layout.
     """
 
     rung: str

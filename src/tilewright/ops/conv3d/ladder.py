@@ -1,8 +1,8 @@
 """The rungs of conv3d, for all engines.
 
 A kernel is called as kernel(x, weights, out, border): out (O, D, H, W) of x (C, D, H, W), float32. On the CPU they are
-NumPy arrays with contiguous rows, on a GPU torch tensors, and the last argument is a Window. A function that lays
-weights out is called with a Packed that holds them as they came; on a GPU with the device, too.
+NumPy arrays with contiguous rows, on a GPU torch tensors, and the last argument is a Window. A function that
+rearranges weights is called with a Packed that holds them as they came; on a GPU with the device, too.
 """
 
 from tilewright.ops.conv3d.simt.limits import CUBE, MOST_PLANES, MOST_TAPS, cube_refusal, halo_bytes

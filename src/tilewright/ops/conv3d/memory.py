@@ -1,6 +1,6 @@
 """Bytes of conv3d's weights in each rung's layout, besides the float32 copy that every `Packed` has of them.
 
-The tests hold each figure against the arrays that `prepare` makes.
+The tests compare each figure with the arrays that `prepare` makes.
 """
 
 from tilewright.ops.conv3d.problem import Problem

@@ -23,7 +23,7 @@ OP = "conv_transpose2d"
 
 
 def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
-    """Lay weights (KH, KW, O, C) out for the rung that will use them; float32 or bfloat16, any strides.
+    """Rearrange weights (KH, KW, O, C) for the rung that will use them; float32 or bfloat16, any strides.
 
     stride: an integer or (down, across). padding: how much to crop off the full result, an integer or ((top, bottom),
     (left, right)). dtype: the accuracy class, "float32" or "bfloat16"; on a GPU also "float16" or "tf32". The result
@@ -67,7 +67,7 @@ def conv_transpose2d(
     x: (B, H, W, C). weights: (KH, KW, O, C), or what `prepare` returned, with its own stride, padding and dtype.
     stride: an integer or a pair, by default 1. padding: an integer or ((top, bottom), (left, right)), by default 0.
     bias: (O,). activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh". Arrays are float32 or bfloat16 with any
-    strides, NumPy or anything that speaks DLPack. dtype: accuracy class of the products, "float32" (default) or
+    strides, NumPy or anything that supports DLPack. dtype: accuracy class of the products, "float32" (default) or
     "bfloat16" (operands are rounded, and those below 2^-126 may count as 0). out: float32 array to write to.
     Arrays on a GPU stay there: they may also be float16, dtype is as for `prepare`, and out may have the 16-bit dtype
     of the class. Returns float32 (B, (H - 1) * s + KH - top - bottom, (W - 1) * t + KW - left - right, O), the same

@@ -1,8 +1,8 @@
 """The rungs of conv_transpose2d, for all engines.
 
 A kernel is called as kernel(x, weights, out, epilogue): x (B, H, W, C) and out (B, OH, OW, O) without gaps; NumPy
-arrays on the CPU, torch tensors on a GPU. A function that lays weights out is called with weights (KH, KW, O, C), both
-axes and the accuracy class; `Packed.data` is what it returns.
+arrays on the CPU, torch tensors on a GPU. A function that rearranges weights is called with weights (KH, KW, O, C),
+both axes and the accuracy class; `Packed.data` is what it returns.
 """
 
 from tilewright.hardware import cpu
@@ -48,7 +48,7 @@ def tiled(problem) -> str | None:
 
 
 def channels(problem) -> str | None:
-    """There are so many channels that Winograd tiles pay."""
+    """There are enough channels for Winograd tiles to be faster."""
     if problem.C < CHANNELS:
         return f"C is {problem.C}, it needs {CHANNELS}"
     if problem.O < CHANNELS and all_columns(problem) > cpu().lanes:
@@ -57,7 +57,7 @@ def channels(problem) -> str | None:
 
 
 def deep(problem) -> str | None:
-    """An output has so many products, counted as `problem.bound` does, that limbs hold the float32 bound."""
+    """An output has enough products, counted as in `problem.bound`, for limbs to hold the float32 bound."""
     depth = problem.C
     for axis in (problem.rows, problem.columns):
         depth *= -(-axis.K // axis.stride)

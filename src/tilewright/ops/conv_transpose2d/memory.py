@@ -1,6 +1,6 @@
 """Bytes of a transposed convolution's weights (KH, KW, O, C) as each rung keeps them, and while it makes them.
 
-The tests hold each figure against the arrays that `prepare` makes.
+The tests compare each figure with the arrays that `prepare` makes.
 """
 
 import itertools
@@ -137,7 +137,7 @@ def tile_columns(problem: Problem) -> Memory:
 
 
 def tile_boxes(problem: Problem) -> Memory:
-    """For the tile kernels: one product per row of phases where these are narrow, else one per phase."""
+    """For the tile kernels: one product per row of phases where these are narrow, otherwise one per phase."""
     return _tiles(problem, "boxes")
 
 

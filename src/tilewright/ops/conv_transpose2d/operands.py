@@ -53,7 +53,7 @@ class Packed:
     """Weights in the layout of one rung: what `prepare` returns, and `conv_transpose2d` takes as weights.
 
     rung: its name. O, C: output and input channels. rows, columns: the two axes. dtype: the accuracy class.
-    data: the plain float32 (KH, KW, O, C) array for rungs that pack nothing, else the rung's own.
+    data: the plain float32 (KH, KW, O, C) array for rungs that pack nothing, otherwise the rung's own.
     """
 
     rung: str

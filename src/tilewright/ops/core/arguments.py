@@ -55,8 +55,8 @@ class Host:
         return ("float32",)
 
     def target(self, result: np.ndarray, *inputs: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
-        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape. The result
-        may be exactly the residual: a kernel reads each element of that before it writes it."""
+        """The result where a kernel may write to it while it reads the inputs, otherwise a buffer of its shape. The
+        result may be exactly the residual: a kernel reads each element of that before it writes it."""
         return arrays.target_for(result, *inputs, residual=residual)
 
     def plain(self, x: np.ndarray | None, near: np.ndarray, rank: int = 1) -> np.ndarray:
@@ -64,7 +64,7 @@ class Host:
         return NOTHING[rank] if x is None else np.ascontiguousarray(x)
 
     def contiguous(self, x: np.ndarray, dtype: str) -> np.ndarray:
-        """x without gaps between its elements, copied if need be."""
+        """x without gaps between its elements, copied if necessary."""
         return np.ascontiguousarray(x)
 
     def name(self, x) -> str:
@@ -86,7 +86,8 @@ class Host:
         return RowOperands(array, tuple(map(np.ascontiguousarray, checked)), result, target, "float32")
 
     def rows(self, work: RowOperands) -> tuple[np.ndarray, np.ndarray]:
-        """x and the target as (rows, C) with contiguous rows, copied if need be; `put_back` copies what was written."""
+        """x and the target as (rows, C) with contiguous rows, copied if necessary; `put_back` copies what was
+        written."""
         return as_rows(work.x), arrays.rows_for(work.target)
 
     def elements(self, work: RowOperands) -> tuple[np.ndarray, np.ndarray]:
@@ -131,8 +132,8 @@ class Device:
         return ("float32", dtype) if dtype in tensors.FLOATS else ("float32",)
 
     def target(self, result, *inputs, residual=None):
-        """The result where a kernel may write to it while it reads the inputs, else a buffer of its shape. The result
-        may be exactly the residual: a kernel reads each element of that before it writes it."""
+        """The result where a kernel may write to it while it reads the inputs, otherwise a buffer of its shape. The
+        result may be exactly the residual: a kernel reads each element of that before it writes it."""
         usable = result.is_contiguous() and not tensors.overlaps(result, *inputs)
         if usable and residual is not None and tensors.overlaps(result, residual):
             usable = residual.data_ptr() == result.data_ptr() and residual.dtype == result.dtype
@@ -143,7 +144,7 @@ class Device:
         return tensors.nothing(near.device, rank) if x is None else x.contiguous()
 
     def contiguous(self, x, dtype: str):
-        """x without gaps between its elements, in the dtype of an accuracy class, copied if need be."""
+        """x without gaps between its elements, in the dtype of an accuracy class, copied if necessary."""
         return x.to(tensors.torch_dtype(dtype)).contiguous()
 
     def name(self, x) -> str:

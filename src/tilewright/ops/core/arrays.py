@@ -17,7 +17,7 @@ Float32 = NDArray[np.float32]
 
 
 class Tensor(Protocol):
-    """An array of any library that speaks DLPack: NumPy, PyTorch, CuPy, JAX."""
+    """An array of any library that supports DLPack: NumPy, PyTorch, CuPy, JAX."""
 
     def __dlpack__(self, *, stream: Any = None) -> Any: ...
 
@@ -105,7 +105,7 @@ def result_for(op: str, out, shape: tuple[int, ...], *, rounded: bool = False) -
 
 
 def target_for(out: np.ndarray, *inputs: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
-    """`out` if a kernel may write it while it reads the inputs, else a new array, which the caller copies to out.
+    """`out` if a kernel may write it while it reads the inputs, otherwise a new array, which the caller copies to out.
 
     A kernel may not write to an out that is misaligned, has strides of parts of an element (a field of a structured
     array), or overlaps the memory between the first and the last byte of an input. `out` may be exactly the residual:

@@ -9,7 +9,7 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.core.launch import launch
 
-TASK = 1 << 16  # elements: 256 KiB, some 10 us
+TASK = 1 << 16  # elements: 256 KiB, about 10 us
 
 
 @functools.cache

@@ -95,7 +95,7 @@ def launch(kernel: Kernel, *args, tasks: int, words: int, alone: bool = False) -
     The kernel's last two arguments are `simd.TASKS`, for `simd.draw`, and float32 scratch, `words` per thread.
     alone: use the calling thread only, for work that takes less time than waking another thread.
     Returns when all threads have finished; raises what the first failing thread raised. An interrupt is raised only
-    then, because threads write to the caller's memory. Launches of several Python threads run one after the other.
+    then, because threads write to the caller's memory. Launches of several Python threads run one after another.
     """
     counter = getattr(_local, "tasks", None)
     if counter is None:

@@ -35,7 +35,8 @@ class layer:
 
 
 def target_of(op: str, rungs: Mapping[str, object]) -> str:
-    """The key in `rungs` that applies to `op` now: "op@n" if `rungs` has one for the current layer n, else `op`."""
+    """The key in `rungs` that applies to `op` now: "op@n" if `rungs` has one for the current layer n, otherwise
+    `op`."""
     number = _current.get().get(op)
     target = f"{op}@{number}"
     return target if number and target in rungs else op

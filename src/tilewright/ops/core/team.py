@@ -40,7 +40,7 @@ OWN_FRAME = 32
 SLOT = OWN_FRAME + FRAME  # words
 MOST_HELPERS = 1024
 WAITING, POSTED, ASLEEP = 0, 1, 2  # states
-POLLS = 64  # polls, some 40 ns each, between two reads of the clock, where the thread also yields its core
+POLLS = 64  # polls, about 40 ns each, between two reads of the clock, where the thread also yields its core
 PREEMPTED_NS = 50_000  # more than this between two reads of the clock: another thread had this core meanwhile
 PATIENCE = 1 << 14  # polls of a launch for one helper to finish, before it sleeps between polls
 
@@ -159,7 +159,7 @@ class Team:
     def run(self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin_ns: int) -> None:
         """Run kernel(*args) here and on helpers, each with `words` float32 of its own as the last argument.
 
-        spin_ns: how long a helper then polls for the next kernel. Raises what the kernel raised here, else what it
+        spin_ns: how long a helper then polls for the next kernel. Raises what the kernel raised here, otherwise what it
         raised on the first helper that failed; MemoryError or OSError if a helper cannot get memory or a pipe. If the
         system refuses a thread, fewer helpers run: the bits of a task's result do not depend on who computes it.
         """
@@ -178,7 +178,7 @@ class Team:
     def _make_ready(self, helpers: int, words: int) -> None:
         """Start helpers until there are enough, and give each at least `words` float32 of scratch.
 
-        An interrupt may come between any two lines, so each line leaves a state from which the next call goes on.
+        An interrupt may come between any two lines, so each line leaves a state from which the next call can continue.
         """
         for helper in range(helpers):
             slot = SLOTS + helper * SLOT

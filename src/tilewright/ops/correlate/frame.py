@@ -82,7 +82,7 @@ class Job(NamedTuple):
 class Frame:
     """A problem cut into tiles.
 
-    offsets: int64, the `Edges.offsets` of the axes with more than one tap, one after the other. order: the number of
+    offsets: int64, the `Edges.offsets` of the axes with more than one tap, one after another. order: the number of
     each of the four axes in `Taps`, -1 for none. words: float64 in a tile with its halo. tasks: number of tiles.
     """
 

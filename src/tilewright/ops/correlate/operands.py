@@ -56,7 +56,7 @@ def line_taps(weights: np.ndarray, axis: int, ndim: int) -> Taps:
     """The taps of a one-dimensional kernel, in the order of scipy.ndimage.correlate1d.
 
     A symmetric or antisymmetric kernel of odd size starts with its centre, then has pairs from the outside in. Any
-    other kernel starts with its last tap, then goes on from the first.
+    other kernel starts with its last tap, then continues from the first.
     """
     K = len(weights)
     centre, paired = K // 2, _symmetry(weights)
@@ -72,7 +72,7 @@ def line_taps(weights: np.ndarray, axis: int, ndim: int) -> Taps:
 
 
 def _symmetry(weights: np.ndarray) -> int:
-    """1 or -1 for a symmetric or antisymmetric kernel of odd size, else 0.
+    """1 or -1 for a symmetric or antisymmetric kernel of odd size, otherwise 0.
 
     The absolute tolerance is scipy's. The relative one preserves differences between small weights.
     """

@@ -33,11 +33,11 @@ class DeviceTable:
     """Rows of O values for each token and group; a group is one tap of one branch.
 
     table: (V, C) on the device. filters: the branches, tensors on it. length: tokens per sentence. memory: most bytes
-    of the rows; None: what is free but for RESERVE. cut: cut(rows, slots, cache) copies rows (n, groups, O) into slices
-    of a LINE; None: rows stay whole, with O rounded up to a power of two.
-    cache: (slices, capacity, groups, width) of the class's dtype; the second index is the slot. slot_of: int32 (V,), -1
-    for a token without a slot; device_slots: a copy of it on the device. token_at: the token in each slot, -1 for none.
-    Raises ResourceError if `memory` does not hold the rows of one sentence.
+    of the rows; None: what is free except for RESERVE. cut: cut(rows, slots, cache) copies rows (n, groups, O) into
+    slices of a LINE; None: rows stay whole, with O rounded up to a power of two. cache: (slices, capacity, groups,
+    width) of the class's dtype; the second index is the slot. slot_of: int32 (V,), -1 for a token without a slot;
+    device_slots: a copy of it on the device. token_at: the token in each slot, -1 for none. Raises ResourceError if
+    `memory` does not hold the rows of one sentence.
     """
 
     def __init__(

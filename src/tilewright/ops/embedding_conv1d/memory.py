@@ -1,6 +1,6 @@
 """Bytes of embedding_conv1d's weights as each rung keeps them, and of a row of its token table.
 
-The tests hold each figure against the arrays that `prepare` makes.
+The tests compare each figure with the arrays that `prepare` makes.
 """
 
 from tilewright.ops.conv1d import Problem as Branch

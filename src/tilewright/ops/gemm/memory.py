@@ -1,6 +1,6 @@
 """Bytes of a matrix b (K, N) in each layout that a rung multiplies by. problem: any with N, K and a dtype.
 
-The tests hold each figure against the arrays that `prepare` makes.
+The tests compare each figure with the arrays that `prepare` makes.
 """
 
 from tilewright.hardware import cpu

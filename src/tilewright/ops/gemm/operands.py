@@ -12,7 +12,7 @@ class Packed:
     """Weights in the layout of one rung: `matmul.prepare` returns it and `matmul` takes it instead of b.
 
     rung: the rung that reads this layout. K, N: sizes of the matrix. dtype: the accuracy class. data: the plain float32
-    (K, N) array for rungs that pack nothing, else panels: float32, or words of two bfloat16 as float32.
+    (K, N) array for rungs that pack nothing, otherwise panels: float32, or words of two bfloat16 as float32.
     """
 
     rung: str

@@ -26,7 +26,7 @@ INTEGERS = ("int64", "int32", "int16", "int8", "uint8")  # dtypes of rows on a G
 
 
 def prepare(b, *, dtype: str = "float32") -> Packed:
-    """Lay weights b (K, N) out for the rung that will multiply by them; any strides, so `prepare(w.T)` costs no copy.
+    """Rearrange weights b (K, N) for the rung that will multiply by them. Any strides: `prepare(w.T)` makes no copy.
 
     dtype: the accuracy class, "float32" or "bfloat16"; on a GPU also "float16" or "tf32". The result holds a copy:
     K * N * 4 bytes, or 2 in a 16-bit class, rounded up to whole panels; a rung that packs nothing keeps b itself. A b
@@ -60,8 +60,8 @@ def matmul(
     a: (..., M, K). b: (K, N), (..., K, N) with broadcast batches, or what `prepare` returned. rows: int (M,); then a is
     a matrix (?, K) whose rows a[rows] are multiplied, on the CPU without copying them. bias: (N,). residual: the
     result's shape. activation: None, "relu", "tanh", "gelu" (exact) or "gelu_tanh" (the tanh form). Arrays are float32
-    or bfloat16 with any strides, NumPy or anything that speaks DLPack. dtype: accuracy class of the products, "float32"
-    (default) or "bfloat16" (operands are rounded, and below 2^-126 may count as 0); a prepared b has its own.
+    or bfloat16 with any strides, NumPy or anything that supports DLPack. dtype: accuracy class of the products,
+    "float32" (default) or "bfloat16" (operands are rounded, and below 2^-126 may count as 0); a prepared b has its own.
 
     out: float32 or bfloat16 NumPy array to write to; in bfloat16, elements below 2^-126 may become 0. It may share
     memory with the operands, which costs a copy unless it is exactly the residual. Returns float32 (..., M, N), the

@@ -2,7 +2,7 @@
 
 A kernel is called as kernel(rows, weights, out, epilogue), with the records of `gemm.operands`: it writes out (M, N) =
 activation(rows @ weights + residual + bias). Arrays are NumPy's on the CPU, torch tensors on a GPU. A function that
-lays weights out is called with b (K, N) and the rung's name; on a GPU with the accuracy class, too.
+rearranges weights is called with b (K, N) and the rung's name; on a GPU with the accuracy class, too.
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung

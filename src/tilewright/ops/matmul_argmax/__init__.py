@@ -19,7 +19,7 @@ __all__ = ["Prepared", "Problem", "ladder", "matmul_argmax", "prepare"]
 
 
 def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prepared:
-    """Lay weights b (K, N), float32 or bfloat16, out for the rung that will search them.
+    """Rearrange weights b (K, N), float32 or bfloat16, for the rung that will search them.
 
     dtype: the accuracy class, as for `matmul.prepare`; b may be on a GPU, as there. weights: what `matmul.prepare`
     returned for the same b, if it exists already. A rung that screens stores N * K bytes more, and b itself.

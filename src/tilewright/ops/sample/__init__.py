@@ -27,7 +27,7 @@ def sample(logits, given: Rules) -> Drawn:
     min_p -> inverse CDF. A changed logit is computed in float64 and rounded once. Tokens are ordered by falling logit,
     equal ones by rising id. top_k, top_p and min_p each cut that order off; u chooses the first token at which the
     running sum of the weights reaches u times their total. A row's token depends on that row and its rules alone.
-    Weights and sums are float64: the token can differ from that of an exact sum only where u is within some 1e-13 of
+    Weights and sums are float64: the token can differ from that of an exact sum only where u is within about 1e-13 of
     the border between two tokens. Logits on a GPU, also float16, are sampled there; rules and results are NumPy arrays.
     Raises UsageError for arrays of other shapes, or a token id outside the vocabulary.
     """

@@ -1,4 +1,4 @@
-"""Runs shards in this process, one after the other. For small jobs, which take less time than starting a worker."""
+"""Runs shards in this process, one after another. For small jobs, which take less time than starting a worker."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ class _Supervisor:
             self.false_starts += 1
             if self.false_starts >= FALSE_STARTS and not self.job.stop.name:
                 raise InternalError(
-                    f"workers stop while they start: {why}", path=self.job.directory.logs.where(hand.log)
+                    f"workers die while they start: {why}", path=self.job.directory.logs.where(hand.log)
                 )
         given_up = self.schedule.lost(hand.place.number, end, hand.record)
         if given_up is not None and self.source:
@@ -274,7 +274,7 @@ class _Supervisor:
     def end_of(self, hand: _Hand) -> End:
         """The reason why a worker died. A signal outside OWN was sent by another process."""
         if hand.hung:
-            return End(f"no sign of life for {self.job.settings.watchdog:g} s")
+            return End(f"no response for {self.job.settings.watchdog:g} s")
         code = hand.process.returncode
         if code < 0:
             why = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"

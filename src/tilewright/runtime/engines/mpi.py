@@ -17,6 +17,7 @@ from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.packages import install_command
+from tilewright.runtime.engines.far_deaths import send
 from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory
 from tilewright.runtime.engines.local import places
 from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
@@ -87,8 +88,8 @@ class Mpi(Engine):
 
     def share(self, job: J, shared: str) -> J:
         """As `Staging.share`. Then only rank 0's message thread (`Counter`) calls MPI on rank 0."""
-        job = self._staging.share(job, shared)
-        self._witness.tell(folder=self._staging.folder)
+        job = self._staging.share(job, shared, self._witness.listen)
+        self._witness.tell(folder=self._staging.folder, home=self._staging.home)
         if self.lead:
             self._serve()
         return job
@@ -129,11 +130,16 @@ class Mpi(Engine):
             traceback.print_exception(error)
         what = error if isinstance(error, TilewrightError) else repr(error)
         last = f"rank {self._comm.rank} on {os.uname().nodename}: {what}\n"
+        blamed = isinstance(error, Exception) and not isinstance(error, TilewrightError)
+        shard, record = self._shard if blamed else None, self._witness.record
+        short = isinstance(error, MemoryError)  # counts as a kill from outside, as the kernel's OOM killer does
         if self._logs:
             add_line(self._logs, LOG, last)
-            if self._shard is not None and isinstance(error, Exception) and not isinstance(error, TilewrightError):
-                short = isinstance(error, MemoryError)  # counts as a kill from outside, as the kernel's OOM killer does
-                note_death(self._logs, self._shard, self._witness.record, repr(error), killed=short)
+            if shard is not None and not self._staging.home:
+                note_death(self._logs, shard, record, repr(error), killed=short)
+        if self._staging.home:
+            death = {"shard": shard, "record": record, "why": repr(error), "killed": short, "said": last}
+            send(self._staging.home, death)
         sys.stderr.write(last)
         sys.stderr.flush()
         self._end(getattr(error, "exit_code", 5))
@@ -210,7 +216,10 @@ class Mpi(Engine):
             record = self._tally.add(directory, run_shard(worker, directory, shard, beat, doubted=given.doubted))
         except TilewrightError:
             if given.doubted:  # the output cannot hold failed records: the job stops, and the next run retries them
-                forget_deaths(directory.logs.path, given.shard)
+                if self._staging.home:
+                    send(self._staging.home, {"shard": given.shard, "forget": True})
+                else:
+                    forget_deaths(directory.logs.path, given.shard)
             raise
         self._at(None)
         return record

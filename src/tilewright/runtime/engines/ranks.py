@@ -135,7 +135,7 @@ class Link:
                 if not isinstance(message, Hello):
                     return message
             if time.monotonic() - heard > self._watchdog:
-                raise InternalError(f"rank 0 gave no sign of life for {self._watchdog:g} s")
+                raise InternalError(f"rank 0 gave no response for {self._watchdog:g} s")
             time.sleep(POLL_SECONDS)
 
     def end(self) -> None:
@@ -286,7 +286,7 @@ class Counter(threading.Thread):
                 continue
             allowed = START_SECONDS if rank in self._loading else job.settings.watchdog
             if now - heard > allowed and (rank == 0 or rank in self._others):
-                why, doing = f"no sign of life for {allowed:g} s", ""
+                why, doing = f"no response for {allowed:g} s", ""
                 pace = self._schedule.paces.get(rank)
                 if pace and pace.at:
                     doing = f", while it ran shard {pace.at.shard}"

@@ -329,7 +329,7 @@ class _Driver:
                 self.job.at_work(number, progress.done, progress.share)
         allowed = self.job.settings.watchdog if hand.ready else START_SECONDS
         if time.monotonic() - hand.heard > allowed:
-            self.lose(number, End(f"no sign of life for {allowed:g} s"))
+            self.lose(number, End(f"no response for {allowed:g} s"))
 
     def lose(self, number: int, end: End) -> None:
         hand = self.hands[number]

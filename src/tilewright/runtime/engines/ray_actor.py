@@ -67,7 +67,8 @@ def said_name(serial: int) -> str:
 
 
 def fault_name(serial: int) -> str:
-    """The name of the file in the job's logs with an actor's traceback after a crash, such as SIGSEGV; else empty."""
+    """The name of the file in the job's logs with an actor's traceback after a crash, such as SIGSEGV; otherwise
+    empty."""
     return f"fault-{serial}"
 
 

@@ -1,10 +1,11 @@
 """MPI without a shared file system: rank 0 sends inputs and weights once to each node that does not see its files.
 
+
 The node stores them in a temporary folder. Its ranks send their finished shards to rank 0, which commits them.
 
 A node sees the files if each has the same size and mtime as on rank 0's node, and if it finds the file that rank 0
-makes beside the output. `--shared-files` skips this check: "yes" means that all nodes see the files, and "no" that only
-rank 0's node does.
+makes beside the job's directory. `--shared-files` skips this check: "yes" means that all nodes see the files, and "no"
+that only rank 0's node does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -22,6 +23,7 @@ from tilewright.errors import InternalError, ResourceError, UsageError, counted
 from tilewright.formats.files import naming
 from tilewright.formats.many_files import is_many
 from tilewright.runtime.jobs.directory import MANIFEST, STAGE, JobDirectory, Record
+from tilewright.runtime.jobs.location import job_path
 from tilewright.runtime.jobs.record import error_name, part_name
 from tilewright.runtime.jobs.task import J
 from tilewright.runtime.jobs.unchanged import AsBegun, files_below
@@ -81,19 +83,21 @@ class Staging:
     def __init__(self, comm: Any, node: Any) -> None:
         self._comm, self._node = comm, node
         self.folder: str | None = None
+        self.home = ""  # where a node that has files of its own reports deaths
         self.facts: dict[str, Any] = {}
 
-    def share(self, job: J, shared: str) -> J:
+    def share(self, job: J, shared: str, listen: Callable[[], str]) -> J:
         """Send the files if needed. Returns the job with the paths on this node.
 
-        shared: the value of --shared-files: "auto", "yes" or "no". Raises UsageError and ResourceError.
+        shared: the value of --shared-files: "auto", "yes" or "no". listen: `Witness.listen`, for rank 0. Raises
+        UsageError and ResourceError.
         """
         if shared == "yes" or self._node.size == self._comm.size:  # the latter: there is only one node
             return job
         leaders = self._comm.Split(0 if self._node.rank == 0 else 1, self._comm.rank)
         lead = self._comm.rank == 0
         offer: Offer = self._comm.bcast(self._offer(job, shared) if lead else None)
-        sees = None
+        sees, lacking = None, 0
         if self._node.rank == 0:
             sees = lead or (shared == "auto" and _sees(offer))
             lacking = leaders.allreduce(0 if sees else 1)
@@ -101,9 +105,11 @@ class Staging:
                 _forget(offer)
             if lacking:
                 self._send(leaders, offer, sees=sees, lacking=lacking)
-        if self._node.bcast(sees):
+        sees = self._node.bcast(sees)
+        home = self._comm.bcast(listen() if lead and lacking else "")
+        if sees:
             return job
-        self.folder = self._node.bcast(self.folder)
+        self.folder, self.home = self._node.bcast(self.folder), home
         return staged(offer, self.folder)
 
     def notices(self) -> list[str]:
@@ -131,7 +137,7 @@ class Staging:
         files = tuple(_sources(job))
         folders = frozenset(name for name in WRITTEN if os.path.isdir(getattr(job, name, None) or ""))
         token = secrets.token_hex(16)
-        folder = os.path.dirname(os.path.abspath(job.output.rstrip("/")))
+        folder = os.path.dirname(os.path.abspath((job.settings.job_dir or job_path(job.output)).rstrip("/")))
         probe = os.path.join(folder, f".tilewright-{token[:8]}.tmp"), token.encode()
         with suppress(OSError):  # if the folder cannot be written, the job itself raises a better error later
             fd = os.open(probe[0], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -187,7 +193,7 @@ def staged(offer: Offer, folder: str) -> Any:
             changed[name] += "/" * (path.endswith("/") or name in offer.folders)
     known = {one.name for one in fields(job)}
     changed |= {name: None for name in (*LEADS, "source") if name in known}
-    settings = replace(job.settings, restart=False, keep_others=False, since=None)
+    settings = replace(job.settings, restart=False, keep_others=False, since=None, job_dir=None)
     return replace(job, **changed, settings=settings)
 
 
@@ -292,7 +298,7 @@ def _forget(offer: Offer) -> None:
 
 
 def _blocks(source: Source, *, read: bool) -> Iterator[tuple[int, bytearray]]:
-    """Yield (offset, block) of a file in order. read: read each block; else it is an empty buffer to receive into.
+    """Yield (offset, block) of a file in order. read: read each block; otherwise it is an empty buffer to receive into.
 
     Raises ResourceError.
     """

@@ -10,7 +10,11 @@ kernels close a dead process's descriptors in ascending order, others in descend
 connections has a lower descriptor than MPI's, and the other a higher one.
 
 An abstract socket has no permissions. So the witness closes connections of other users, and ignores malformed lines.
-This file runs as a script, and imports only the standard library.
+Its process imports only the standard library and far_deaths.py.
+
+On a node that does not see the job's directory, the witness reports to the witness of rank 0's node, which writes the
+log. mpiexec may kill a rank of rank 0's node before such a report arrives. So the witness there waits FAR_SECONDS for
+the report of a crash before it blames a rank that was only killed.
 """
 
 import faulthandler
@@ -29,8 +33,12 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from tilewright.runtime.engines.far_deaths import home_of, listening, new_key, receive, send
+
+FAR_SECONDS = 1.0
 ALONE_SECONDS = 60.0  # after which a witness without connections exits
 HIGH = 512  # above MPI's descriptors, and below 1024, the usual limit of a process
+ROOT = __file__.rpartition(__name__.replace(".", os.sep))[0]  # the directory of the package
 LOG, DEATHS = "ranks.log", "deaths.jsonl"  # in the job's logs: messages about dead ranks, and the shards they ran
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)  # requests to stop; SIGKILL may follow
 SIGNALS = b"signals"  # the first bytes of a connection for signals
@@ -44,6 +52,7 @@ FIRST = re.compile(rb"(\d{1,10}) (signals|crash|)")  # the first line of a conne
 FIELDS: dict[str, tuple[type, ...]] = {  # the fields that a rank sends, see `Witness.tell`
     "rank": (int,), "pid": (int,), "logs": (str,), "log_size": (int,), "shard": (int, type(None)),
     "record": (int, type(None)), "stopping": (bool,), "calm": (bool,), "all": (bool,), "folder": (str, type(None)),
+    "listen": (str,), "home": (str,),
 }  # fmt: skip
 WHY = "killed or crashed"  # the cause for a rank that ended without a message
 
@@ -85,12 +94,21 @@ class Witness:
         rank, pid: its identity. logs, log_size: the folder of the job's logs, and the size of ranks.log. shard, record:
         what it runs now, or None. stopping=True: it was asked to stop, so a kill is expected. calm=True: it exits
         normally. all=True: it stops all ranks, and has reported why. folder: the node's temporary folder, which the
-        witness removes if a rank dies.
+        witness removes if a rank dies. home: where this node reports deaths, see `listen`.
         """
         self.record = what.get("record", self.record)
         if self._socket:
             with suppress(OSError):
                 self._socket.sendall(json.dumps(what).encode() + b"\n")
+
+    def listen(self) -> str:
+        """Make this node's witness take reports of other nodes. Returns where they send them; "" if it cannot."""
+        key, heard = new_key(), b""
+        self.tell(listen=key)
+        with suppress(OSError):
+            while self._socket and not heard.endswith(b"\n") and (part := self._socket.recv(16)):
+                heard += part
+        return home_of(int(heard), key) if heard.strip(b"0\n") else ""
 
     def close(self) -> None:
         """Report that this rank exits normally."""
@@ -133,7 +151,8 @@ def _start() -> str:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(name)
         server.listen(1024)
-        command = [sys.executable, "-S", "-E", os.path.abspath(__file__), str(server.fileno())]
+        code = f"import sys; sys.path.insert(0, {ROOT!r}); from tilewright.runtime.engines.witness import main"
+        command = [sys.executable, "-S", "-E", "-c", f"{code}; main({server.fileno()})"]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[server.fileno()], start_new_session=True)
     return name
 
@@ -166,6 +185,10 @@ class _Rank:
                 heard = b""
             if not self._take(heard) or not heard:
                 return False
+
+    def answer(self, number: int) -> None:
+        with suppress(OSError):
+            self._connection.send(b"%d\n" % number)
 
     def close(self) -> None:
         self._connection.close()
@@ -221,14 +244,22 @@ def main(fd: int) -> None:
     poll.register(fd, select.EPOLLIN)
     there: dict[int, _Rank] = {}
     gone: list[_Rank] = []  # ranks that closed their connection for messages
+    far = _Far()
     while events := poll.poll(None if there else ALONE_SECONDS):
         for ready, _ in events:
-            if ready == fd:
+            if ready == far.fileno():
+                far.hear([*there.values(), *gone])
+            elif ready == fd:
                 if accepted := _accept(server):
                     connection, rank = accepted
                     poll.register(connection, select.EPOLLIN)
                     there[connection.fileno()] = rank
-            elif not there[ready].hear():
+            elif there[ready].hear():
+                if far.fileno() < 0 and there[ready].known.get("listen"):
+                    far.open(there[ready])
+                    if far.fileno() >= 0:
+                        poll.register(far.fileno(), select.EPOLLIN)
+            else:
                 poll.unregister(ready)
                 ended = there.pop(ready)
                 if not ended.pid:
@@ -236,13 +267,50 @@ def main(fd: int) -> None:
                     continue
                 if ended.known or ended.kind in (SIGNALS, CRASH):
                     gone.append(ended)
-                elif _died(ended.pid, [*there.values(), *gone]):
+                elif _died(ended.pid, [*there.values(), *gone], far):
                     return
                 if not any(rank.pid for rank in there.values()):
                     return
 
 
-def _died(pid: int, ranks: list[_Rank]) -> bool:
+class _Far:
+    """Reports of other nodes, once a rank has asked for them."""
+
+    def __init__(self) -> None:
+        self._server: socket.socket | None = None
+        self._key = ""
+
+    def fileno(self) -> int:
+        return self._server.fileno() if self._server else -1
+
+    def open(self, rank: _Rank) -> None:
+        """Listen, and tell this rank the port; 0 if that is not possible."""
+        self._key = rank.known.pop("listen")
+        with suppress(OSError):
+            self._server = listening()
+        rank.answer(self._server.getsockname()[1] if self._server else 0)
+
+    def hear(self, ranks: list[_Rank], *, crashes: bool = False) -> None:
+        """Take one report, and note it if the log does not say yet why all ranks stop. crashes: nothing else."""
+        report = receive(self._server, self._key) if self._server else None
+        known = next((rank.known for rank in ranks if rank.known.get("logs")), None)
+        if not report or not known or (crashes and report.get("killed")):
+            return
+        logs, shard, record = known["logs"], report.get("shard"), report.get("record")
+        if report.get("forget"):
+            forget_deaths(logs, report["shard"])
+        elif log_size(logs) <= known.get("log_size", 0):
+            if shard is not None:
+                note_death(logs, shard, record, str(report["why"]), killed=bool(report["killed"]))
+            add_line(logs, LOG, str(report["said"]))
+
+    def wait(self, ranks: list[_Rank]) -> None:
+        """Wait for the report of a crash, which is the reason why ranks of this node are killed."""
+        if self._server and select.select([self._server], [], [], FAR_SECONDS)[0]:
+            self.hear(ranks, crashes=True)
+
+
+def _died(pid: int, ranks: list[_Rank], far: _Far) -> bool:
     """True if this process died, or if a rank has stopped all ranks. Then the witness exits."""
     for rank in ranks:
         rank.hear()
@@ -255,7 +323,10 @@ def _died(pid: int, ranks: list[_Rank]) -> bool:
         return False
     if any(rank.asked for rank in ranks if rank.pid == pid):
         known = {**known, "stopping": True}
-    _tell(known, b"".join(rank.crash for rank in ranks if rank.pid == pid).decode("ascii", "replace"))
+    crash = b"".join(rank.crash for rank in ranks if rank.pid == pid).decode("ascii", "replace")
+    if not crash:
+        far.wait(ranks)
+    _tell(known, crash)
     _remove(folders)
     return True
 
@@ -278,9 +349,13 @@ def _tell(known: dict, crash: str) -> None:
     name = next((name for words, name in CRASHES.items() if f": {words}\n" in crash), "")
     what += f"crashed: {name}" if name else f"was {WHY}"
     what += ", after a signal had asked it to stop\n" if known.get("stopping") else "\n"
-    if logs:
-        if known.get("shard") is not None and not known.get("stopping"):
-            note_death(logs, known["shard"], known.get("record"), name or WHY, killed=not name)
+    shard = None if known.get("stopping") else known.get("shard")
+    if known.get("home"):
+        death = {"shard": shard, "record": known.get("record"), "why": name or WHY, "killed": not name}
+        send(known["home"], death | {"said": what + crash})
+    elif logs:
+        if shard is not None:
+            note_death(logs, shard, known.get("record"), name or WHY, killed=not name)
         add_line(logs, LOG, what + crash)
     sys.stderr.write(what + crash)
 
@@ -312,7 +387,3 @@ def add_line(logs: str, name: str, line: str) -> None:
         fd = os.open(os.path.join(logs, name), flags, 0o666)
         os.write(fd, line.encode(errors="surrogateescape"))
         os.close(fd)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -75,7 +75,8 @@ def check_touched(
             _refuse(directory, now, name, path)
         elif _digest(path, beat) != known[name]:
             raise UsageError(
-                f"the job was begun for other results: {name} has other content than {was}, and the same size",
+                f"the job was begun with other settings or inputs: {name} has other content than {was}, "
+                "and the same size",
                 path=directory.path,
                 remedy=OTHERWISE,
             )
@@ -89,7 +90,7 @@ def _needs_hash(manifest: Manifest, name: str) -> bool:
 def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None) -> None:
     """Raises UsageError, unless the user has vouched for the content (SAME) since the last change."""
     if path is None:
-        raise UsageError(f"it is not known whether the content of {_plain(name)} is what it was", path=directory.path,
+        raise UsageError(f"it is not known whether the content of {_plain(name)} has changed", path=directory.path,
                          remedy=OTHERWISE)  # fmt: skip
     if _said_same(directory, path):
         return

@@ -1,4 +1,4 @@
-"""OUT.job/, the directory of a job: its committed shards and the files that describe it.
+"""OUT.job/, or the directory of --job-dir: a job's committed shards and the files that describe it.
 
 manifest.json        everything that the results depend on, and the cut of the input into shards
 shards/00042.part    a shard's output and notes, then its record (counts, sha256, seconds)
@@ -16,6 +16,7 @@ made.json            the inodes of outputs that the job may replace (made.py)
 metrics.prom         the progress of the last run, for Prometheus (metrics.py)
 ended.json           the number of bad records, if --max-errors has stopped the run
 earlier/             the files from before --restart, until the new run has a shard (earlier.py)
+owner.json           with --job-dir, the output (location.py)
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tilewright.formats.destinations import is_mount, job_mode, resolved, truste
 from tilewright.formats.files import BLOCK_BYTES, naming
 from tilewright.runtime.jobs.cut import Cut, LineIndex, Lines, Shard
 from tilewright.runtime.jobs.durable import Folder, Removed
+from tilewright.runtime.jobs.location import chosen, forget, settle
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
 from tilewright.runtime.jobs.record import AGAIN, Attempt, Record, again_name, error_name, part_name, read_record
 from tilewright.runtime.jobs.unchanged import AsBegun
@@ -58,21 +60,25 @@ class JobDirectory:
     """The directory of a job: `with JobDirectory(output) as directory`.
 
     make: create it if it is missing. look: open it for reading only; missing folders count as empty, because the run
-    may just have started. Any number of processes may open it and commit shards. Only the process with the lease may
-    call the other methods that write. Raises ResourceError if a system call fails or if a part of the path is a
-    symbolic link, and Removed if another run removes the directory meanwhile.
+    may just have started. at: the value of --job-dir, for the run that makes it. Any number of processes may open it
+    and commit shards. Only the process with the lease may call the other methods that write. Raises ResourceError if a
+    system call fails or if a part of the path is a symbolic link, Removed if another run removes the directory
+    meanwhile, and UsageError if the state is not where `at` says.
     """
 
-    def __init__(self, output: str, *, make: bool = False, look: bool = False) -> None:
+    def __init__(self, output: str, *, make: bool = False, look: bool = False, at: str | None = None) -> None:
         self.output = resolved(output)
-        self.path = f"{self.output}.job"
+        self.path = chosen(self.output, at)
+        self.is_beside = self.path == f"{self.output}.job"
         self.folders: list[Folder] = []
         self._index_fd = -1
         try:
             self.root = self._open(Folder(self.path, make=make, mode=job_mode(self.output) if make else 0o777))
+            self.made = self.root.made
             if make:
                 self._check_root()
-            self.made = self.root.made
+                if not self.is_beside:
+                    self.made = settle(self.root, self.output, {MANIFEST, LEASE})
             parts = [self._open(Folder(name, inside=self.root, make=make, look=look)) for name in FOLDERS]
         except BaseException as error:
             self.close()
@@ -91,7 +97,7 @@ class JobDirectory:
         folder = os.path.dirname(self.path)
         with naming(self.path, "look at"):
             owner, device = os.fstat(self.root.fd).st_uid, os.fstat(self.root.fd).st_dev
-            here = device == os.stat(folder).st_dev and not is_mount(self.path)
+            here = not self.is_beside or (device == os.stat(folder).st_dev and not is_mount(self.path))
             ours = trusted(folder, owner)
         if not ours:
             what = f"user {owner} made this directory in {folder}, where anyone may write"
@@ -157,10 +163,13 @@ class JobDirectory:
         earlier = self.manifest
         touched = earlier.touched(manifest)
         if what := earlier.differs(manifest, but=touched):
-            raise UsageError(f"the job was begun for other results: {what}", path=self.path, remedy=OTHERWISE)
+            raise UsageError(
+                f"the job was begun with other settings or inputs: {what}", path=self.path, remedy=OTHERWISE
+            )
         if recut and (cut := recut(getattr(earlier.cut, "per_shard", None))) != earlier.cut:
             raise UsageError(
-                f"the job's manifest was edited: it cuts the input as {earlier.cut}, and this input is cut as {cut}",
+                f"the job's manifest was edited: it divides the input as {earlier.cut}, "
+                f"and this input is divided as {cut}",
                 path=self.root.where(MANIFEST),
                 remedy=OTHERWISE,
             )
@@ -182,10 +191,15 @@ class JobDirectory:
     def remove(self) -> None:
         """Remove the whole directory; only the holder of the lease may call this. The lease is removed last, so no
         other run finds half a job."""
-        for name in (*(name for name in self.root.names() if name != LEASE), LEASE):
-            self.root.remove(name)
-        with naming(self.path, "remove"):
-            os.rmdir(self.path)
+        for name in self.root.names():
+            if name != LEASE:
+                self.root.remove(name)
+        if not self.is_beside:
+            forget(self.output, self.path)
+        self.root.remove(LEASE)
+        if self.root.made:
+            with naming(self.path, "remove"):
+                os.rmdir(self.path)
         self._unsynced = False
 
     def clean(self) -> None:

@@ -88,7 +88,7 @@ class Earlier:
             self._removing.join()
 
     def _end(self) -> None:
-        """Remove the earlier files if the new run has a shard, else put them back."""
+        """Remove the earlier files if the new run has a shard, otherwise put them back."""
         directory = self._directory
         if not self._kept:
             return

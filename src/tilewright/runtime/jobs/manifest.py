@@ -72,7 +72,7 @@ def unseal(raw: bytes, kind: type[S]) -> S:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(str(error)[:MOST_TOLD]) from error
     if encoded(seal(content)) != raw:
-        raise Damaged("the seal does not fit")
+        raise Damaged("its checksum does not match")
     return content
 
 

@@ -15,6 +15,7 @@ from tilewright.formats.files import path_of, spelled
 from tilewright.runtime.jobs.directory import MANIFEST, REPORT, JobDirectory
 from tilewright.runtime.jobs.durable import check_space
 from tilewright.runtime.jobs.finished import Report, digest_of
+from tilewright.runtime.jobs.location import job_path
 from tilewright.runtime.jobs.manifest import Damaged, DamagedShards
 from tilewright.runtime.jobs.pieces import damage
 from tilewright.runtime.jobs.sinks import FileSink, deliver
@@ -97,9 +98,10 @@ def _totals(directory: JobDirectory, count: int) -> tuple[Totals, list[int]]:
 
 def check_job(output: str) -> None:
     """Raises UsageError unless there is a job for this output."""
-    path = f"{os.path.realpath(output)}.job"
+    path = job_path(output)
     if not os.path.isdir(path):
-        remedy = f"give the file after -o of a job that has started{_jobs_in(os.path.dirname(path))}"
+        folder = os.path.dirname(os.path.realpath(output))
+        remedy = f"give the file after -o of a job that has started{_jobs_in(folder)}"
         raise UsageError("there is no job for this output: it has no such directory", path=path, remedy=remedy)
 
 

@@ -3,10 +3,13 @@
 If a piece is missing or wrong in OUT.job/output, an existing OUT may still have it. This happens if the job stopped
 between the rename and its report, or if another part of a finished output was damaged. If OUT does not have the piece
 either, the shard counts as damaged.
+
+If --job-dir is on another file system, no rename can move the output. Then it is copied beside OUT, and renamed there.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -16,11 +19,13 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
 
-from tilewright.formats.atomic import AtomicDirectory
+from tilewright.formats.atomic import AtomicDirectory, AtomicFile, temporary_name
 from tilewright.formats.files import BLOCK_BYTES, naming
+from tilewright.runtime.jobs import made
 from tilewright.runtime.jobs.cut import Records
 from tilewright.runtime.jobs.directory import REPORT, STAGE, JobDirectory
-from tilewright.runtime.jobs.durable import Folder
+from tilewright.runtime.jobs.durable import Folder, check_space
+from tilewright.runtime.jobs.location import job_path
 from tilewright.runtime.jobs.manifest import Damaged
 from tilewright.runtime.jobs.pieces import THREADS, Outside, Piece, Tree, parsed
 from tilewright.runtime.jobs.sinks import Beat
@@ -128,9 +133,16 @@ class PlacedFile(_Placed):
             self._size += len(block)
 
     def _finish(self) -> None:
-        output = self._directory.output
         self._tree.put("", 0, self._head)
         self._tree.put("", self._size, self._tail, whole=True)
+        self._size += len(self._tail)
+        self._digest.update(self._tail)
+        if can_rename(self._directory):
+            self._rename(self._directory.output)
+        else:
+            self._copy(self._directory.output)
+
+    def _rename(self, output: str) -> None:
         with naming(output, "write"):
             fd = self._tree.open("", os.O_RDWR)
             try:
@@ -140,9 +152,16 @@ class PlacedFile(_Placed):
             finally:
                 os.close(fd)
             os.replace(self._tree.path, output)
-        self._size += len(self._tail)
-        self._digest.update(self._tail)
         _sync_directory(os.path.dirname(output))
+
+    def _copy(self, output: str) -> None:
+        check_space(output, self._size)
+        with AtomicFile(output) as file:
+            for block in self._tree.blocks(Piece("", self._size, 0, "")):
+                self._beat()
+                file.write(block)
+            made.note(self._directory, [file.fileno()])
+        self._tree.remove("")
 
     @property
     def digest(self) -> tuple[int, str]:
@@ -207,7 +226,28 @@ class PlacedTree(_Placed):
             self._found[name] = len(content), hashlib.sha256(content).hexdigest()
         self._remove_strays()
         self._tree.sync(self._files)
-        self._folder.adopt(self._tree.path)
+        if can_rename(self._directory):
+            self._folder.adopt(self._tree.path)
+        else:
+            self._copy()
+
+    def _copy(self) -> None:
+        """Copy the files into a directory beside the output, which then replaces it."""
+        check_space(self._folder.path, sum(size for size, _ in self._found.values()))
+        with self._folder as temporary:
+            copy = Outside(temporary)
+            for name, (size, _) in self._found.items():
+                copy.put(name, 0, b"", whole=True)
+                for number, block in enumerate(self._tree.blocks(Piece("", size, 0, name))):
+                    self._beat()
+                    copy.put(name, number * BLOCK_BYTES, block)
+            copy.sync(self._found)
+            fd = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                made.note(self._directory, [fd])
+            finally:
+                os.close(fd)
+        self._directory.root.remove(STAGE)
 
     def _remove_strays(self) -> None:
         """Remove files of earlier attempts that do not belong to the output."""
@@ -242,20 +282,48 @@ def digest_of_files(files: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
     return sum(size for size, _ in entries.values()), digest.hexdigest()
 
 
+def can_rename(directory: JobDirectory) -> bool:
+    """True if a rename can move a file of the directory to its output; False on another file system. Raises
+    ResourceError."""
+    if directory.is_beside:
+        return True
+    name, target = os.path.basename(temporary_name("rename")), temporary_name(directory.output)
+    with naming(directory.output, "write"):
+        os.close(directory.root.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        try:
+            os.rename(name, target, src_dir_fd=directory.root.fd)
+            os.unlink(target)
+        except OSError as error:
+            directory.root.remove(name)
+            if error.errno != errno.EXDEV:
+                raise
+            return False
+    return True
+
+
 def is_finished(output: str) -> bool:
     """True if a job has written the output. Then a run writes nothing, or only damaged parts."""
-    return os.path.exists(f"{os.path.realpath(output)}.job/{REPORT}")
+    return os.path.exists(os.path.join(job_path(output), REPORT))
 
 
 def room(output: str) -> int:
-    """The most bytes that an output may have: its disk's free bytes plus those that its job has written already."""
+    """The most bytes that an output may have: its disk's free bytes plus those that its job has written there
+    already."""
     output, done = os.path.realpath(output), 0
     with naming(output, "ask for the space left on its disk"):
         disk = os.statvfs(os.path.dirname(output))
-        for folder in (f"{output}.job{part}" for part in ("", "/shards", "/earlier", "/earlier/shards")):
+        path = job_path(output)
+        parts = ("", "/shards", "/earlier", "/earlier/shards") if _on_disk(path, os.path.dirname(output)) else ()
+        for folder in (f"{path}{part}" for part in parts):
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
                 done += sum(512 * entry.stat(follow_symlinks=False).st_blocks for entry in entries)
     return disk.f_bavail * disk.f_frsize + done
+
+
+def _on_disk(path: str, folder: str) -> bool:
+    with suppress(FileNotFoundError):
+        return os.stat(path).st_dev == os.stat(folder).st_dev
+    return False
 
 
 def _sync_directory(path: str) -> None:

@@ -75,7 +75,7 @@ def run_within(
         check_part(settings)
         check_retry(settings)
         with (
-            _held(output, shared=settings.part is not None) as directory,
+            _held(output, settings) as directory,
             nullcontext() if settings.part else _leaving_nothing(directory),
             metrics_of(directory, settings, watch or Watch()) as watching,
             _telling(work := _Run(task, directory, engine, settings, stop, watching)),
@@ -117,7 +117,7 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
 
 
 @contextmanager
-def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
+def _held(output: str, settings: Settings) -> Iterator[JobDirectory]:
     """Open the job's directory and take its lease.
 
     If another run, which had nothing to save, removes the directory meanwhile, it is made again.
@@ -125,8 +125,8 @@ def _held(output: str, *, shared: bool) -> Iterator[JobDirectory]:
     for left in reversed(range(REMOVED)):
         with ExitStack() as stack:
             try:
-                directory = stack.enter_context(JobDirectory(output, make=True))
-                stack.enter_context(Lease(directory, shared=shared))
+                directory = stack.enter_context(JobDirectory(output, make=True, at=settings.job_dir))
+                stack.enter_context(Lease(directory, shared=settings.part is not None))
             except Removed:
                 if not left:
                     raise
@@ -169,7 +169,7 @@ def check_retry(settings: Settings) -> None:
     if not settings.is_supervised:  # with MPI or inline, a record that kills its process would stop the job
         engine = settings.engine or "inline"
         raise UsageError(
-            f"engine is {engine!r}; --retry-failed needs an engine that replaces the workers which a record ends",
+            f"engine is {engine!r}; --retry-failed needs an engine that replaces workers that die",
             remedy="give --engine local or --engine ray",
         )
 

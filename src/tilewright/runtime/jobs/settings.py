@@ -20,13 +20,14 @@ class Settings:
     several. workers: processes; None: one, with engine "local" one per GPU. shard_size: records or bytes per shard of a
     new job, depending on the input's format; None: the verb's default. max_errors: records that may fail; None: any
     number. restart: discard earlier shards. grace: seconds that a job has to stop after a signal. watchdog: seconds
-    without a sign of life after which a worker is replaced. trace: where to write a Chrome trace. part: (k, n): run
+    without a response after which a worker is replaced. trace: where to write a Chrome trace. part: (k, n): run
     only every n-th shard from k on, and write no output. So n processes share a job without communicating; a later run
     without `part` writes the output. helps: a part also runs shards of other parts that no process runs. keep_others:
-    refuse to replace a file at the output's name that this job has not made. shared_files: with MPI, whether
-    all nodes see the job's files: "yes", "no" (only rank 0's does) or "auto" (found out). json: with --json, an error
-    is also written to stdout as JSON, even if native code stops the process. since: when the command began (ns since
-    1970). A file that was changed later is refused, because parts of it may have been read before the job began.
+    refuse to replace a file at the output's name that this job has not made. job_dir: the directory for the job's
+    state; None: that of an earlier run, or OUT.job. shared_files: with MPI, whether all nodes see the job's files:
+    "yes", "no" (only rank 0's does) or "auto" (found out). json: with --json, an error is also written to stdout as
+    JSON, even if native code stops the process. since: when the command began (ns since 1970). A file that was changed
+    later is refused, because parts of it may have been read before the job began.
     """
 
     device: str = "cpu"
@@ -47,6 +48,7 @@ class Settings:
     part: tuple[int, int] | None = None
     helps: bool = False
     keep_others: bool = False
+    job_dir: str | None = None
     shared_files: str = "auto"
     json: bool = False
     since: int | None = None

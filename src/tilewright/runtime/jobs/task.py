@@ -72,7 +72,7 @@ class Beat(Protocol):
 
 
 class Worker(Protocol):
-    """Runs shards one after the other, in its own process."""
+    """Runs shards one after another, in its own process."""
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
         """Write a shard's output to `out` and its failed records to `out.error`. Returns the number of records.

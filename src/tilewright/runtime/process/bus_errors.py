@@ -40,7 +40,7 @@ class SigAction(ctypes.Structure):
 
 
 # {0}: the table of maps, {1}: its slots, {2}: the action before, {3}, {4}: address and bytes of what goes before a text
-# {5}: BUS_ADRERR, {6}: address of an int64: 1 where stdout gets the error as JSON, else 0
+# {5}: BUS_ADRERR, {6}: address of an int64: 1 where stdout gets the error as JSON, otherwise 0
 # If several threads fault at the same time, the first one prints, and the others wait for the process to exit.
 # If the previous handler calls this handler again, the signal goes to the default handler.
 ACTION = """

@@ -194,7 +194,7 @@ class Board:
             raise InternalError(
                 f"shard {number} was begun by {claim.tries} processes, and each of them ended without finishing it",
                 path=self._keys.url,
-                remedy="run the command of the job with --engine local, which makes the record to blame an error",
+                remedy="run the command of the job with --engine local: it makes the record that causes this an error",
             )
         return claim, got[1]
 

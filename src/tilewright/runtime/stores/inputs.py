@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 
 from tilewright.errors import InputError
 from tilewright.formats import fetched
@@ -18,12 +20,14 @@ from tilewright.runtime.stores.objects import Objects, Stat
 from tilewright.runtime.stores.urls import local_path
 
 DOWNLOADS = 8  # objects of a folder at once
+MANY = ("classify", "embed", "generate", "score")  # verbs whose input may be many files
 
 
-def fetch(url: str, *, folder: bool = False) -> str:
+def fetch(url: str, *, folder: bool = False, skip: Callable[[str], bool] = lambda name: False) -> str:
     """Download an object, unless this version of it is cached, and return the local path. For file://, the path itself.
 
-    folder: the URL may also be a prefix, such as a model directory; then all objects below it are downloaded.
+    folder: the URL may also be a prefix, such as a model directory; then all objects below it are downloaded, except
+    those whose names `skip` accepts.
 
     Raises UsageError for a malformed URL, InputError if the object is missing or is replaced during the download, and
     ResourceError if the store or the disk fails.
@@ -33,12 +37,43 @@ def fetch(url: str, *, folder: bool = False) -> str:
         return path
     store = Objects(url)
     found = {"": status} if (status := store.stat("")) else store.names()
+    found = {name: status for name, status in found.items() if not name or not skip(name)}
     if not found:
         raise InputError("there is no such object", path=url, remedy="check the URL")
     if "" not in found and not folder:
         raise InputError(f"this is a folder of {len(found):,} objects; one object is wanted", path=url,
                          remedy="give the URL of one object")  # fmt: skip
     return _copy(store, found)
+
+
+def fetch_input(url: str) -> str:
+    """As `fetch`, for an input that may be many objects: a folder of them, or a pattern such as
+    s3://bucket/data/*.jsonl, whose local copies the path with the pattern names."""
+    if local_path(url) is not None or not glob.has_magic(url) or Objects(url).stat(""):
+        return fetch(url, folder=True, skip=_is_hidden)
+    names = url.split("/")
+    first = next(number for number, name in enumerate(names) if glob.has_magic(name))
+    head, pattern = "/".join(names[:first]), names[first:]
+    store = Objects(head, bucket=True)
+    found = {name: status for name, status in store.names().items() if _fits(name.split("/"), pattern)}
+    if not found:
+        raise InputError("there are no objects of this name", path=url, remedy="check the URL")
+    return os.path.join(glob.escape(_copy(store, found)), *pattern)
+
+
+def _is_hidden(name: str) -> bool:
+    """True for objects that are no part of an input folder, as in a local one."""
+    return any(part[0] in "._" for part in name.split("/"))
+
+
+def _fits(names: list[str], pattern: list[str]) -> bool:
+    """True if `glob.glob` would find the file by the pattern."""
+    if not pattern or not names:
+        return names == pattern
+    is_shown = names[0][0] != "." or pattern[0][0] == "."
+    if pattern[0] == "**":
+        return _fits(names, pattern[1:]) or (is_shown and _fits(names[1:], pattern))
+    return is_shown and fnmatchcase(names[0], pattern[0]) and _fits(names[1:], pattern[1:])
 
 
 def _copy(store: Objects, found: dict[str, Stat]) -> str:

@@ -18,7 +18,7 @@ from tilewright.runtime.jobs.run import check_cut, run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.task import DOUBTED, Engine, Job, Task, Watch
 from tilewright.runtime.stores.board import Board, SharedShards
-from tilewright.runtime.stores.objects import Objects
+from tilewright.runtime.stores.place import settle
 from tilewright.runtime.stores.remote import Publishing, Remote
 
 JOIN = "wait for it, or join it with `tilewright work {}`"
@@ -32,9 +32,10 @@ def run_at(
     request: the content of job.json, which workers read. Raises what `run_within` raises, and ResourceError if the
     store fails.
     """
-    remote = Remote(url, output)
+    remote = Remote(url, output, settings.job_dir)
     with Board(remote.store) as board, board.leading(JOIN.format(url)):
-        return _run(remote, board, task, engine, settings, watch, request)
+        settle(remote.store, url)
+        return _run(remote, board, task, engine, replace(settings, job_dir=None), watch, request)
 
 
 def check_engine(settings: Settings) -> None:
@@ -52,9 +53,9 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
     found = remote.manifest()
     delivered = remote.delivered() if found else False
     finished = delivered and not settings.retry_failed
-    if settings.keep_others and not delivered and not remote.delivering() and Objects(remote.url).stat(""):
+    if settings.keep_others and not delivered and not remote.delivering() and remote.result.tag():
         raise UsageError("there is an object at the output's URL that this job has not made", path=remote.url,
-                         remedy="choose another output, or give --force to replace it")  # fmt: skip
+                         remedy="choose another output, or give --force to replace all that is there")  # fmt: skip
     if settings.restart:
         remote.clear()
         found, finished = None, False
@@ -65,8 +66,8 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
             return report
         if finished:
             remote.pull()
-    done = run_within(task, remote.output, _Shared(engine, remote, board, request), replace(settings, restart=False),
-                      watch)  # fmt: skip
+    shared = _Shared(engine, remote, board, request)
+    done = run_within(task, remote.output, shared, replace(settings, restart=False), watch)
     with JobDirectory(remote.output) as directory:
         remote.deliver(directory)
     return done
@@ -93,7 +94,7 @@ def _finished(remote: Remote, engine: Engine) -> Report | None:
     if not whole or (report.figures.get(DOUBTED) and engine.watches):
         os.unlink(os.path.join(remote.path, REPORT))
         return None
-    remote.pull_output()  # --validate reads it
+    remote.result.download()  # --validate reads it
     return msgspec.structs.replace(report, computed=0, seconds={})
 
 

@@ -76,12 +76,14 @@ def _said(error: BaseException) -> str:
 class Objects:
     """The objects below `url`. A name is the part of an object's URL after `url/`; "" is the object `url` itself.
 
+    bucket: `url` may name a whole bucket.
+
     All methods raise ResourceError with the URL if the store fails.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, bucket: bool = False) -> None:
         self.url = url.rstrip("/")
-        self._bucket, self._key = parts(self.url)
+        self._bucket, self._key = parts(self.url, bucket=bucket)
         self._store = open_bucket(self._bucket)
 
     def where(self, name: str) -> str:
@@ -89,7 +91,7 @@ class Objects:
         return f"{self.url}/{name}" if name else self.url
 
     def _path(self, name: str) -> str:
-        return f"{self._key}/{name}" if name else self._key
+        return f"{self._key}/{name}" if name and self._key else name or self._key
 
     def stat(self, name: str) -> Stat | None:
         """Size, tag and time of an object; None if it is not there."""
@@ -103,8 +105,8 @@ class Objects:
         """All objects below a folder. Their names include the folder's name."""
         prefix = self._path(folder)
         with naming_store(self.where(folder)):
-            chunks = list(obstore().list(self._store, prefix=prefix))
-        start = len(self._key) + 1
+            chunks = list(obstore().list(self._store, prefix=prefix or None))
+        start = len(self._key) + bool(self._key)
         names = {found["path"][start:]: _stat(found) for chunk in chunks for found in chunk}
         if odd := [name for name in names if any(part in ("", ".", "..") for part in name.split("/")) and name]:
             raise InputError("a part of an object's name is empty, '.' or '..'", path=self.where(odd[0]),

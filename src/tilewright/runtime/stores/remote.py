@@ -1,51 +1,62 @@
-"""The state of a job in a store, URL.job/, and its copy in a local job directory.
+"""The state of a job in a store, below URL.job/ or where --job-dir says (place.py), and its copy in a local directory.
 
 manifest.json, contents.json, shards/, errors/, report.json   as in a local job directory (jobs/directory.py)
+pieces/00042     what shard 42 wrote in place (jobs/pieces.py), piece after piece; until the output is uploaded
 job.json         the job's options, for workers that join
 logs/            logs of the workers
-delivered.json   the ETag of the output that the report describes
+delivered.json   the tag of the output that the report describes
 delivering       exists while the output is being replaced
 lead, taken/, workers/   leases (board.py); taken/ and workers/ are removed after the output has been uploaded
+
+Shards that write in place write to the local directory of their process. The process that leads puts all pieces
+together on its disk, and uploads the output (output.py).
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from tilewright.errors import InputError
-from tilewright.formats.files import naming
-from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, REQUEST, JobDirectory, Record
+from tilewright.formats.files import BLOCK_BYTES, naming
+from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, REQUEST, STAGE, JobDirectory, Record
+from tilewright.runtime.jobs.durable import Folder
+from tilewright.runtime.jobs.location import OWNER
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
+from tilewright.runtime.jobs.pieces import TITLE, Piece, Tree, parsed
 from tilewright.runtime.jobs.record import TRAILER_BYTES, error_name, part_name
 from tilewright.runtime.stores.board import CLAIMS, LEAD, WORKERS
 from tilewright.runtime.stores.objects import Objects, Stat
+from tilewright.runtime.stores.output import TRANSFERS, Output
+from tilewright.runtime.stores.place import state_of
 
 SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
-DELIVERING = "delivering"
-TRANSFERS = 16  # parallel requests: each takes some milliseconds, mostly of network latency
+DELIVERING, PIECES = "delivering", "pieces"
 PENDING = 64  # shards that may wait for their upload; beyond it the job waits
 
 
 class Delivered(Sealed, frozen=True):
-    """The output that the report describes. manifest: the seal of the job's manifest. etag: the output's ETag."""
+    """The output that the report describes. manifest: the seal of the job's manifest. etag: see `Output.tag`."""
 
     manifest: str
     etag: str
 
 
 class Remote:
-    """The job whose output is `url`, and its local copy, the directory `output`.job."""
+    """The job whose output is `url`, and its local copy, the directory `output`.job. job_dir: the value of --job-dir,
+    for the run that starts the job. Raises as `place.state_of`."""
 
-    def __init__(self, url: str, output: str) -> None:
-        self.url, self.output, self.path = url, output, f"{output}.job"
-        self.store = Objects(f"{url}.job")
+    def __init__(self, url: str, output: str, job_dir: str | None = None) -> None:
+        self.url, self.output = url, output.rstrip("/")
+        self.path = f"{self.output}.job"
+        self.store, self.result = Objects(state_of(url, job_dir)), Output(url, self.output)
         self._kept: dict[int, tuple[int, int]] = {}  # (bytes, mtime in ns) of local shards that are in the store
 
     # from the store
@@ -68,6 +79,12 @@ class Remote:
         names = self.store.names()
         wanted = {name: found for name, found in names.items() if name.partition("/")[0] in (SHARDS, ERRORS, CONTENTS)}
         self._each(lambda name: self._pull(name, wanted[name], records_alone), wanted)
+        numbers = [
+            int(stem) for name in names if name.startswith(f"{PIECES}/") and (stem := Path(name).stem).isdecimal()
+        ]
+        if numbers and not records_alone:
+            with JobDirectory(self.output, make=True) as directory:
+                self._each(lambda number: self._pull_pieces(number, directory), numbers)
         self._note_kept()
 
     def pull_shards(self, numbers: Iterable[int], directory: JobDirectory) -> list[int]:
@@ -80,27 +97,14 @@ class Remote:
                 record = directory.record(number)
                 if record and record.errors:
                     self._fetch(f"{ERRORS}/{error_name(number)}")
-                return record is not None and not directory.wrong_errors(record)
+                whole = record is not None and not directory.wrong_errors(record)
+                return whole and self._pull_pieces(number, directory)
             return False
 
         bad = [number for number, whole in zip(numbers, self._each(one, numbers), strict=True) if not whole]
         self.forget(bad)
         self._note_kept()
         return bad
-
-    def pull_output(self, *, hole: bool = False) -> bool:
-        """Copy the output; False if it does not exist. hole: only make a sparse file of the same size."""
-        output = Objects(self.url)
-        if (found := output.stat("")) is None:
-            return False
-        with suppress(FileNotFoundError):
-            os.unlink(self.output)
-        if hole:
-            with open(self.output, "wb") as file:
-                file.truncate(found.size)
-        else:
-            output.download("", self.output, found.tag)
-        return True
 
     def pull_report(self) -> bool:
         """Copy the report; False if it does not exist."""
@@ -114,8 +118,7 @@ class Remote:
         got, manifest = self.store.get(DELIVERED), self.manifest()
         with suppress(Damaged):
             said = unseal(got[0], Delivered) if got else None
-            found = Objects(self.url).stat("")
-            return bool(said and found and manifest and (said.manifest, said.etag) == (manifest.seal, found.tag))
+            return bool(said and manifest and (said.manifest, said.etag) == (manifest.seal, self.result.tag()))
         return False
 
     def delivering(self) -> bool:
@@ -137,8 +140,11 @@ class Remote:
                 self.store.put(name, content)
 
     def publish(self, record: Record, *, again: bool = False) -> None:
-        """Upload a committed shard, its errors first. again: replace the shard if the store has it."""
+        """Upload a committed shard, its pieces and its errors first. again: replace the shard if the store has it; its
+        pieces have not changed."""
         number = record.shard
+        if not again:
+            self._push_pieces(record)
         if record.errors:
             name = f"{ERRORS}/{error_name(number)}"
             self.store.upload(name, self._local(ERRORS, error_name(number)), keep=not again)
@@ -148,28 +154,29 @@ class Remote:
     def forget(self, numbers: Iterable[int]) -> None:
         """Remove these shards from the store."""
         for number in numbers:
-            self.store.delete([f"{SHARDS}/{part_name(number)}", f"{ERRORS}/{error_name(number)}"])
+            names = f"{SHARDS}/{part_name(number)}", f"{ERRORS}/{error_name(number)}", _pieces_name(number)
+            self.store.delete([*names])
 
     def deliver(self, directory: JobDirectory) -> None:
         """Upload the finished output, its report, and shards that have changed since they were uploaded."""
         for number in directory.committed():
             record = directory.record(number)
             if record and self._kept.get(number) != self._status(number):
-                self.publish(record)
+                self.publish(record, again=True)
         self.store.put(DELIVERING, b"")
-        etag = Objects(self.url).upload("", self.output)
+        etag = self.result.upload()
         said = seal(Delivered(manifest=directory.manifest.seal, etag=etag))
         self.store.put(DELIVERED, encoded(said))
         self.store.delete([DELIVERING])
         for name in (CONTENTS, REPORT):
             with suppress(FileNotFoundError):
                 self.store.put(name, Path(self.path, name).read_bytes())
-        self.store.delete([*self.store.names(CLAIMS), *self.store.names(WORKERS)])
+        self.store.delete([name for folder in (CLAIMS, WORKERS, PIECES) for name in self.store.names(folder)])
 
     def clear(self) -> None:
         """Remove the job from the store, except the leases of its workers."""
         names = self.store.names()
-        self.store.delete([name for name in names if name.partition("/")[0] not in (LEAD, WORKERS)])
+        self.store.delete([name for name in names if name.partition("/")[0] not in (LEAD, WORKERS, OWNER)])
 
     def push_logs(self, who: str) -> None:
         """Upload the logs of this process's workers. who: the prefix of their names."""
@@ -178,6 +185,69 @@ class Remote:
                 self.store.upload(f"{LOGS}/{who}-{path.name}", str(path))
 
     # both
+
+    def _pieces(self, record: Record) -> list[Piece]:
+        """What a local shard wrote in place. Raises Damaged."""
+        path = self._local(SHARDS, part_name(record.shard))
+        with naming(path, "read"), open(path, "rb") as file:
+            file.seek(record.size)
+            if (title := file.read(len(TITLE))) != TITLE:  # the notes are others, or there are none
+                return []
+            notes = title + file.read(record.notes_size - len(title))
+        return [piece for piece in parsed(notes) if not piece.absent]
+
+    def _push_pieces(self, record: Record) -> None:
+        """Copy what a shard wrote in place, if it is not there."""
+        name = _pieces_name(record.shard)
+        if not (pieces := self._pieces(record)) or self.store.stat(name):
+            return
+        with self._placed() as tree, self._packed(name) as path:
+            with naming(path, "write"), open(path, "wb") as file:
+                for piece in pieces:
+                    file.writelines(tree.blocks(piece))
+            self.store.upload(name, path)
+
+    def _pull_pieces(self, number: int, directory: JobDirectory) -> bool:
+        """Copy what a shard wrote in place to its position. False if it is missing or too short; the merge compares its
+        hashes."""
+        record = directory.record(number)
+        try:
+            pieces = self._pieces(record) if record else []
+        except Damaged:
+            return False
+        if not pieces:
+            return record is not None
+        with self._placed() as tree, self._packed(name := _pieces_name(number)) as path:
+            try:
+                self.store.download(name, path)
+            except InputError:
+                return False
+            with naming(path, "read"), open(path, "rb") as file:
+                for piece in pieces:
+                    for at in range(0, piece.size, BLOCK_BYTES):
+                        block = file.read(min(BLOCK_BYTES, piece.size - at))
+                        tree.put(piece.name, piece.offset + at, block, whole=bool(piece.name))
+                return file.tell() == sum(piece.size for piece in pieces)
+
+    @contextmanager
+    def _placed(self) -> Iterator[Tree]:
+        folder = Folder(self.path)
+        try:
+            yield Tree(folder, STAGE)
+        finally:
+            folder.close()
+
+    @contextmanager
+    def _packed(self, name: str) -> Iterator[str]:
+        """The path of a new local file, which is removed at the end of the block."""
+        path = self._local(f"{name}-{uuid.uuid4().hex[:8]}")
+        with naming(path, "write"):
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        try:
+            yield path
+        finally:
+            with suppress(OSError):
+                os.unlink(path)
 
     def _local(self, *names: str) -> str:
         return os.path.join(self.path, *names)
@@ -228,6 +298,10 @@ class Remote:
     def _each(self, call: Callable, items: Iterable) -> list:
         with ThreadPoolExecutor(TRANSFERS, "tilewright-fetch") as pool:
             return list(pool.map(call, items))
+
+
+def _pieces_name(number: int) -> str:
+    return f"{PIECES}/{number:05d}"
 
 
 class Publishing:

@@ -17,7 +17,7 @@ from tilewright.formats.files import path_of, spelled
 from tilewright.runtime.fingerprint import own_version
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.named_models import FOLDER, NAMES
-from tilewright.runtime.stores.inputs import fetch
+from tilewright.runtime.stores.inputs import MANY, fetch, fetch_input
 from tilewright.runtime.stores.urls import is_url
 from tilewright.simd import cache
 
@@ -41,11 +41,12 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def request_of(job: Any) -> bytes:
-    """The content of job.json. job: the dataclass of a verb's options, whose output is left out."""
+    """The content of job.json. job: the dataclass of a verb's options. Of its output, only a last slash is stored."""
     verb = type(job).__module__.split(".")[-2]
     fields = msgspec.to_builtins(replace(job, source=None) if hasattr(job, "source") else job)
     fields.pop("source", None)  # the parsed input: each worker parses it again
-    fields["output"], fields["answers"] = "", None  # only the process that merges compares with --answers
+    is_folder = job.output.endswith("/") or (verb == "draw" and os.path.isdir(job.output))
+    fields["output"], fields["answers"] = "/" * is_folder, None  # only the process that merges compares with --answers
     fields["settings"] = {name: fields["settings"][name] for name in DECIDING}
     for name in PATHS:
         if isinstance(given := fields.get(name), str):
@@ -91,10 +92,11 @@ def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]
         job = kind(**{name: msgspec.convert(value, hints[name], strict=False) for name, value in request.job.items()})
     except (msgspec.MsgspecError, KeyError, TypeError, UsageError) as error:
         raise UsageError(f"this is not a job that can be joined: {error}", path=where, remedy=SAME) from error
-    job = replace(job, output=output)
+    job = replace(job, output=output.rstrip("/") + "/" * (job.output == "/"))
     for name in PATHS:
         if isinstance(given := getattr(job, name, None), str) and is_url(given):
-            setattr(job, name, fetch(given, folder=name == "model"))
+            is_many = name == "input" and request.verb in MANY
+            setattr(job, name, fetch_input(given) if is_many else fetch(given, folder=name == "model"))
         elif name == "model" and given in NAMES:
             job.model = str(FOLDER / given)
     return job, import_module(f"{verbs}.task").task_of

@@ -39,10 +39,10 @@ def local_path(url: str) -> str | None:
     return None
 
 
-def parts(url: str) -> tuple[str, str]:
-    """(scheme://bucket, key) of a store's URL. Raises as `local_path`."""
-    if local_path(url) is not None:
+def parts(url: str, *, bucket: bool = False) -> tuple[str, str]:
+    """(scheme://bucket, key) of a store's URL. bucket: the key may be missing. Raises as `local_path`."""
+    if local_path(f"{url}/any" if bucket else url) is not None:
         raise UsageError(f"the URL {url!r} is that of a local file", remedy="give its path")
     scheme, _, rest = url.rstrip("/").partition("://")
-    bucket, _, key = rest.partition("/")
-    return f"{scheme}://{bucket}", key
+    name, _, key = rest.partition("/")
+    return f"{scheme}://{name}", key

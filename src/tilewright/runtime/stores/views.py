@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from tilewright.errors import UsageError
-from tilewright.formats.files import InputFile
 from tilewright.runtime.jobs import made, merge
 from tilewright.runtime.jobs import status as local
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -17,22 +17,27 @@ from tilewright.runtime.stores.remote import Remote
 from tilewright.runtime.stores.stage import url_of
 
 
-def mirror(output: str, *, whole: bool = False) -> Remote | None:
+def mirror(output: str, *, whole: bool = False, job_dir: str | None = None) -> Remote | None:
     """Download the state of a job in a store; None for a local output and for a job that has not started.
 
-    output: the staged path. whole: also the bytes of the shards and of the output. Raises ResourceError.
+    output: the staged path. whole: also the bytes of the shards and of the output. job_dir: the value of --job-dir, for
+    a plan. Raises ResourceError, and UsageError if the state is not there.
     """
     url = url_of(output)
     if url is None:
         return None
-    remote = Remote(url, output)
-    there = remote.pull_output(hole=not whole)
+    remote = Remote(url, output, job_dir)
+    there = remote.result.download(hole=not whole)
     if remote.manifest() is None:
         return None
     remote.pull(records_alone=not whole)
     if remote.pull_report() and there and remote.delivered():
-        with JobDirectory(output, make=True) as directory, InputFile(output, "output") as file:
-            made.note(directory, [file.fd])  # marks the copy as this job's output, so that it may be replaced
+        fd = os.open(output, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with JobDirectory(output, make=True) as directory:
+                made.note(directory, [fd])  # marks the copy as this job's output, so that it may be replaced
+        finally:
+            os.close(fd)
     return remote
 
 

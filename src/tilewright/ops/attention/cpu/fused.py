@@ -1,7 +1,7 @@
 """One scalar kernel for scores, mask, softmax and values: the scores of a query stay in scratch, in L1.
 
 Computes out[i] = softmax(scale * q[i] @ k.T) @ v of each head with scalar loops. The latency of scalar multiply-adds is
-the limit. It is slow where prompts are long, from some 64 positions on: `cpu.unfused` multiplies them by matmul, in
+the limit. It is slow where prompts are long, from about 64 positions on: `cpu.unfused` multiplies them by matmul, in
 vectors.
 """
 

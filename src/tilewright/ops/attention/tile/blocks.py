@@ -50,7 +50,7 @@ def empty_state(BM: tl.constexpr, DP: tl.constexpr):
 
 @triton.jit
 def in_head(rows, d, D: tl.constexpr):
-    """Mask of the elements d < D of the rows where `rows` is True: (rows, 1) if D is DP, else (rows, DP)."""
+    """Mask of the elements d < D of the rows where `rows` is True: (rows, 1) if D is DP, otherwise (rows, DP)."""
     if d.shape[0] == D:
         return rows[:, None]
     else:

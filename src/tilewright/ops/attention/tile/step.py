@@ -2,7 +2,7 @@
 
 out[row] = softmax(scale * q[row] @ k.T) @ v over all positions of the row's slot, the new one included, for each head.
 Every key and value is read once for one query, so the bandwidth of the cache is the limit. Against `blocks` nothing is
-appended by a kernel of its own, and slots and positions are read on the device, so a CUDA graph can hold the step.
+appended by a separate kernel, and slots and positions are read on the device, so a CUDA graph can hold the step.
 """
 
 import triton

@@ -3,7 +3,7 @@ products are added over channels. At the end the lanes are added once.
 
 out[b, o, l] = activation(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation]), or its
 maximum over l. `naive` waits for an addition per tap, this for one per channel. The limit is loads, since x is loaded
-again for each output channel. It is slow where K is no multiple of the vector: with 3 taps 3 of 16 lanes work.
+again for each output channel. It is slow where K is not a multiple of the vector: with 3 taps 3 of 16 lanes work.
 """
 
 import functools

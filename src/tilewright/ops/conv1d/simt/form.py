@@ -37,7 +37,7 @@ class Form:
 
     @property
     def split(self) -> int:
-        """Channels that the kernel makes of one: K if each tap is a channel, else 1."""
+        """Channels that the kernel makes of one: K if each tap is a channel, otherwise 1."""
         return self.K // self.taps
 
     @property
@@ -76,7 +76,7 @@ def form_for(L: int, K: int, window: Window, whole_quads: bool, filters: int, ro
     """The form of `rows` for x (B, C, L): as many positions per thread as its registers hold, in equal pieces.
 
     whole_quads: x starts at a multiple of 16 bytes. The window slides over a row in registers if that has at most
-    LONGEST_ROW elements; else each tap is a channel. Raises Refused for options that cannot run.
+    LONGEST_ROW elements; otherwise each tap is a channel. Raises Refused for options that cannot run.
     """
     options = {"filters": filters, "rows_per_block": rows_per_block}
     check_block(options)

@@ -1,4 +1,4 @@
-"""One thread per output, and the maximum over positions as a kernel of its own.
+"""One thread per output, and the maximum over positions in a separate kernel.
 
 out[b, o, l] = relu(bias[o] + sum over c, t of weight[o, c, t] * x[b, c, l * stride + t * dilation - padding]). The
 limit is latency: each multiply-add waits for two loads.

@@ -105,7 +105,7 @@ def registers(x, weight, bias, out, stride, padding, dilation, relu):
 def fused(x, weight, bias, out, stride, padding, dilation, relu):
     """out (B, O, 1) = the maximum over positions. A thread has one filter of one sentence, 16 positions at a time.
 
-    Only the maximum is written. It is slow where the number of positions is no multiple of 16: sums are computed in
+    Only the maximum is written. It is slow where the number of positions is not a multiple of 16: sums are computed in
     vain.
     """
     w_tile = cuda.shared.array((DEPTH, PITCH), float32)

@@ -127,7 +127,7 @@ def tile_kernel(rows: int, lanes: int):
     def march(x, factors, maps, cval, out, job, tasks, scratch):
         """Compute out (1, D, H, W) of x (1, D, H, W), one tile per task.
 
-        factors: wz, wy, wx, one after the other. maps: `Border.maps`. cval: float32, the border's value. job: `Passes`.
+        factors: wz, wy, wx, one after another. maps: `Border.maps`. cval: float32, the border's value. job: `Passes`.
         scratch: the ring, rows between the passes, and a gathered plane.
         """
         source = Source(x, maps, cval, job.y_map, job.x_map, job.left)

@@ -16,7 +16,7 @@ CODES = {
 @inline
 def source_index(at, n, mode):
     """Index of the element at position `at` of an axis of n elements, n > 0; -1 for none. mode: a code of CODES."""
-    while not 0 <= at < n:  # once, but for volumes smaller than a window: no division, which is a subroutine
+    while not 0 <= at < n:  # once, except for volumes smaller than a window: no division, which is a subroutine
         if mode == CONSTANT:
             return -1
         if mode == NEAREST:

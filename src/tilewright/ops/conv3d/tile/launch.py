@@ -106,7 +106,7 @@ def march_on(x, weights: Packed, out, window: Window) -> None:
 
 
 def pass_by_pass(x, weights: Packed, out, window: Window) -> None:
-    """out (1, D, H, W) of x (1, ...) along z, y and x, one after the other; weights.data: a vector for each."""
+    """out (1, D, H, W) of x (1, ...) along z, y and x, one after another; weights.data: a vector for each."""
     mode, first, fill = window.mode, list(window.first), float(window.cval)
     x = x.squeeze(0)
     if mode == "constant" and fill:  # outside, the result of a pass is not the fill value

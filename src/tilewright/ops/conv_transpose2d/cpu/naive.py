@@ -2,7 +2,7 @@
 
 full[b, s * h + a, t * w + c, o] += sum over i of x[b, h, w, i] * weights[a, c, o, i], cropped, then bias and
 activation; x (B, H, W, C), weights (KH, KW, O, C), out (B, OH, OW, O). It computes one multiply-add at a time, and
-reads and writes out for each tap (one element of the filter). This limits it to some 5 GFLOP/s, on one thread.
+reads and writes out for each tap (one element of the filter). This limits it to about 5 GFLOP/s, on one thread.
 """
 
 from typing import NamedTuple

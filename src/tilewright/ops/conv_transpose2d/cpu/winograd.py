@@ -153,7 +153,7 @@ def column_adder(lanes: int):
 
     @simd.inline
     def add_across(product, rows, width, layout, scratch):
-        """The sums of every tile for one product, one after the other at `staging_at`. rows: of tiles; width: tiles in
+        """The sums of every tile for one product, one after another at `staging_at`. rows: of tiles; width: tiles in
         a row."""
         p, q, step, to = product // PRODUCTS, product % PRODUCTS, layout.step, layout.staging_at
         sign = simd.splat(np.float32(SIGN[q]), lanes)

@@ -1,6 +1,6 @@
 """Products whose tiles are loaded by bulk copies (TMA): a tile of positions is a box of images, rows and columns.
 
-The formula is that of `phases`. The kernel visits the taps (elements of the filter) one after the other. For each tap
+The formula is that of `phases`. The kernel visits the taps (elements of the filter) one after another. For each tap
 it loads the box of x that is shifted by this tap. Bulk copies give zeros outside an image, and no thread computes an
 address. In `blocks`, for few channels, a position is a block of G x G positions, so that each pixel is loaded less
 often: L2 bandwidth limits such layers. Bulk copies need rows of x of whole 16-byte units. If images do not fill the

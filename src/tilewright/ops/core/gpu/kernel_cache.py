@@ -127,12 +127,13 @@ def _file(function: FunctionType, identity: str) -> str:
 def _rebuilt(stored: Stored, signature: Any, function: FunctionType) -> Any:
     """numba-cuda's compiled kernel of a file."""
     from cuda.core import ObjectCode
+    from numba.core.types import none
     from numba.core.typing import signature as typed
     from numba.cuda.codegen import CUDACodeLibrary
     from numba.cuda.dispatcher import _Kernel
-    from numba.types import none
 
-    library = CUDACodeLibrary._rebuild(
+    rebuild: Any = CUDACodeLibrary._rebuild  # a type checker sees Numba's own, older one
+    library = rebuild(
         None, stored.name, stored.entry, [], {}, {}, {}, stored.registers, {}, False, False, stored.cooperative, False
     )  # fmt: skip
     library._cubin_cache[library._ensure_cc(None)] = ObjectCode.from_cubin(stored.cubin)

@@ -31,7 +31,7 @@ def threads_for_row(C: int) -> int:
 
 
 def check_threads(block: int, *, power: bool = False) -> None:
-    """Raises Refused unless a block can have so many threads. power: it has to be a power of two."""
+    """Raises Refused unless a block can have this number of threads. power: it has to be a power of two."""
     check_block({"block": block}, threads=block)
     if power and block & (block - 1):
         raise Refused(f"block={block}: a tree over the threads of a block needs a power of two")

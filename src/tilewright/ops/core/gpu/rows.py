@@ -13,7 +13,7 @@ SHORT = {"bfloat16": BFLOAT16, "float16": np.dtype(np.float16)}
 
 @cache
 def class_of(*kinds: str) -> str:
-    """The accuracy class of a call whose arrays have these dtypes: the first of 16 bits, else float32."""
+    """The accuracy class of a call whose arrays have these dtypes: the first of 16 bits, otherwise float32."""
     return next((name for name in kinds if name != "float32"), "float32")
 
 
@@ -73,7 +73,7 @@ def as_rows(x, C: int):
 
 
 def ready(x):
-    """x itself if it is contiguous and aligned, else a copy that is."""
+    """x itself if it is contiguous and aligned, otherwise a copy that is."""
     import torch
 
     return x if _ready(x) else x.clone(memory_format=torch.contiguous_format)

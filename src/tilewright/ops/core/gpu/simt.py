@@ -16,7 +16,7 @@ def kernel(function):
 
 
 def kernel_of(registers: int):
-    """A decorator: a kernel of at most so many registers per thread."""
+    """A decorator: a kernel with at most this number of registers per thread."""
     return lambda function: _kernel(function, {"max_registers": registers})
 
 

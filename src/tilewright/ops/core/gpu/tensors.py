@@ -106,7 +106,7 @@ def overlaps(out, *inputs) -> bool:
 
 
 def _apart(x, y) -> bool:
-    """True if two tensors share no memory: by their addresses, else by their storages, which takes three times as
+    """True if two tensors share no memory: by their addresses, otherwise by their storages, which takes three times as
     long."""
     if y.data_ptr() >= x.data_ptr() + x.nbytes and x.is_contiguous():
         return True

@@ -4,8 +4,8 @@ out[s, branch * O + f] = relu(max over positions p of bias[f] + sum over taps t 
 
 The limit is latency: each addition loads another row, 1 MiB per sentence of the course's model, so whole rows run at
 the bandwidth of memory. But a thousand sentences share many words. So the table is stored in slices of 32 columns, and
-a task computes one slice for all sentences of the batch: its rows, some 100,000 of 128 bytes, stay in L3. It is slow if
-sentences are few or share no words: then no row of a slice is read twice.
+a task computes one slice for all sentences of the batch: its rows, about 100,000 of 128 bytes, stay in L3. It is slow
+if sentences are few or share no words: then no row of a slice is read twice.
 """
 
 import functools

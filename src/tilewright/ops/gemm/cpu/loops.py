@@ -41,7 +41,7 @@ PANELS = 4  # panels of B per panel of A, which stays in L1; more of them finish
 TILE = 12 * 32 * PANELS + 16  # words at the start of scratch: blocks of finished sums, and one vector
 MC = 192  # rows in a task: sixteen panels of 12; half as many where a step takes two elements of each
 NC = 4096  # most columns in a task: A is packed once for all of them
-PREFETCH = 24  # steps from the use of a panel of B to its prefetch into L1: some 300 cycles
+PREFETCH = 24  # steps from the use of a panel of B to its prefetch into L1: about 300 cycles
 FAR_PREFETCH = 128  # steps, to the prefetch into L2 where B comes from memory: 16 KiB
 PRODUCTS = {  # kind of product -> what one step adds to a register block
     "float32": simd.block_rank1,

@@ -25,7 +25,8 @@ def tile_corner(tile, M, N, block: tl.constexpr):
 
 @triton.jit
 def write(totals, out, i, j, extras, sizes, form: tl.constexpr):
-    """Finish a tile of sums and store it at (i, j): by a bulk copy if out is a descriptor, else by masked stores."""
+    """Finish a tile of sums and store it at (i, j): by a bulk copy if out is a descriptor, otherwise by masked
+    stores."""
     ACTIVATION: tl.constexpr = form.activation
     rows, columns = i + tl.arange(0, totals.shape[0]), j + tl.arange(0, totals.shape[1])
     totals = finish(totals, rows, columns, extras, sizes, ACTIVATION)

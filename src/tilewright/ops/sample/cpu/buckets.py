@@ -141,6 +141,6 @@ def sample(logits: np.ndarray, rules: Rules, chosen: np.ndarray, logarithms: np.
     """Fill chosen and logarithms; see `sample_rows` for the arguments."""
     n, V = logits.shape
     step = max(1, TASK // V)
-    alone = logits.size <= ALONE // 2  # a score takes some 2 ns: twice an exp and its sum
+    alone = logits.size <= ALONE // 2  # a score takes about 2 ns: twice an exp and its sum
     kernel, parts = sample_kernel(cpu().lanes), tuple(rules)
     launch(kernel, logits, parts, chosen, logarithms, step, tasks=-(-n // step), words=scratch_words(V), alone=alone)

@@ -7,7 +7,7 @@ number of them that are needed. top_k, top_p and u are three such targets, and e
 min_p takes one pass. Weights are exp in float64, and are computed again in each pass.
 
 There is one program per row. The row comes from the L2 cache after the first pass. The limit is the float64
-instructions of some 40 passes. It is slow if there are few rows: then multiprocessors are idle, and a sort of one row
+instructions of about 40 passes. It is slow if there are few rows: then multiprocessors are idle, and a sort of one row
 uses them all.
 """
 

@@ -15,6 +15,7 @@ from tilewright.formats.names import check_suffix
 from tilewright.formats.validate_volumes import TOLERANCE
 from tilewright.formats.volumes import MemoryShort
 from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.location import job_path
 from tilewright.runtime.jobs.manifest import Damaged, Value
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.reports import Report
@@ -77,7 +78,7 @@ def with_mode(job: ConvolveJob) -> ConvolveJob:
     if mode != "constant" and not job.settings.restart and _mode_begun(job.output) == "constant":
         raise UsageError(
             f"the job was begun with --mode constant, which was the default then; that of {job.kernel} is {mode} now",
-            path=f"{job.output.rstrip('/')}.job",
+            path=job_path(job.output),
             remedy="give --mode constant to resume it, another output, or --restart to discard the finished shards",
         )
     return replace(job, mode=mode)
@@ -85,7 +86,7 @@ def with_mode(job: ConvolveJob) -> ConvolveJob:
 
 def _mode_begun(output: str) -> Value:
     """The mode of the job of this output; None if there is no job or it cannot be read."""
-    if not os.path.isdir(f"{os.path.realpath(output)}.job"):
+    if not os.path.isdir(job_path(output)):
         return None
     try:
         with JobDirectory(output, look=True) as directory:

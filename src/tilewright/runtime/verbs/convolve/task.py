@@ -108,8 +108,8 @@ class ConvolveTask:
     kernel: the sha256 of the kernel's weights. taps: the kernel, read once. unit: the number of voxels that are read
     together along each axis. out_unit: the number of voxels that are written together along `axis`. best: the desired
     bytes of voxels per shard. tile: the tile that this process would choose. program: for a plan, which reads only the
-    input's header: the bytes of a worker without the input and the tiles; else 0. trees: a Zarr input as `fingerprint`
-    found it.
+    input's header: the bytes of a worker without the input and the tiles; otherwise 0. trees: a Zarr input as
+    `fingerprint` found it.
     """
 
     job: ConvolveJob

@@ -1,0 +1,63 @@
+"""The page of experiments: what was measured where, and commands that exist."""
+
+import re
+import shlex
+
+import pytest
+
+from tilewright.bench.kernels.table import KernelRow
+from tilewright.bench.report.experiments import BOTH, GROUPS, NOT_MEASURED, SWEEPS, TABLES, experiments
+from tilewright.cli import main
+
+EVERY = [each for group in GROUPS.values() for each in group]
+COMMANDS = sorted({command for each in EVERY for command in each.commands if command.startswith("tilewright ")})
+
+
+def line(text, number):
+    """The cells of an experiment."""
+    (found,) = re.findall(rf"^\| {number} \| (.*) \|$", text, re.MULTILINE)
+    return found.split(" | ")
+
+
+def test_an_experiment_without_rows_says_so():
+    text = "\n".join(experiments([], {}, {}))
+    assert [each.number for each in EVERY] == [
+        *(f"S{i}" for i in range(1, 11)), *(f"J{i}" for i in range(1, 6)), *(f"T{i}" for i in range(1, 6)),
+    ]  # fmt: skip
+    assert line(text, "S9")[2] == f"CPU: {NOT_MEASURED}; GPU: {NOT_MEASURED}"
+    assert line(text, "S1")[2] == f"CPU: {NOT_MEASURED}" and "](sweeps.md" not in text
+    assert text.count(NOT_MEASURED) == sum(len(each.devices) for each in EVERY)
+
+
+def test_rows_name_their_machine_and_link_to_the_heading(row):
+    rows = [
+        row("worker processes", op="sweep_dcgan", point="images=10, workers=2", threads=0, machine="nvidia-h200"),
+        row("one process", op="sweep_dcgan", point="images=10", threads=1),
+        row("local, 4", op="scaling", size="gpt2, 8 prompts", label="4", machine="other-2c"),
+        row("matmul", op="gpt2_profile", threads=0, machine="nvidia-h200"),
+    ]
+    kernel = KernelRow("matmul", "cpu.packed", "k", "s", *[None] * 9, machine="made-up-2c")
+    written = {"sweeps.md": "# Sweeps\n\n## dcgan\n", "matmul.md": "# matmul\n", "scaling.md": "# Scaling\n"}
+    text = "\n".join(experiments(rows, {"matmul": [kernel]}, written))
+    what, _, where, published = line(text, "S9")
+    assert (
+        where == f"CPU: {NOT_MEASURED}; GPU: NVIDIA H200" and "](sweeps.md#dcgan)" in what and "200 images" in published
+    )
+    assert line(text, "S10")[2] == f"CPU: Other, 2 cores (gpt2 on 4); GPU: {NOT_MEASURED}"
+    assert line(text, "T1")[2].endswith("GPU: NVIDIA H200 (gpt2)") and "](gpt2.md" not in text  # there is no such page
+    assert line(text, "T4")[2].startswith("CPU: Made Up, 2 cores (matmul)") and "](matmul.md)" in line(text, "T4")[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_has_the_options_of_its_verb(command, capsys):
+    _, verb, *words = shlex.split(command)
+    workload = words[:1] if verb == "bench" else []
+    with pytest.raises(SystemExit):
+        main([verb, *workload, "--help"])
+    told = capsys.readouterr().out
+    for option in [word for word in words if word.startswith("-")]:
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", told), f"{command}: {option}"
+
+
+def test_devices():
+    assert all(each.devices == BOTH or len(each.devices) == 1 for each in (*SWEEPS, *TABLES))

@@ -159,7 +159,12 @@ def test_a_rank_of_the_other_node_that_is_killed(nodes):
         while not (found := [*nodes.folder.glob("tmp/*/output/out.npy.job/logs/done-3-node2-*.json")]):
             assert time.monotonic() < until and not ended.done(), ended.result()
             time.sleep(0.01)
-        os.kill(int(found[0].stem.rpartition("-")[2]), signal.SIGKILL)
+        pid, shards = int(found[0].stem.rpartition("-")[2]), found[0].parents[1] / "shards"
+        while not [*shards.glob(f".*.part.node2-{pid}-*.tmp")]:  # it is stopped in the midst of a shard
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.001)
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
         assert "rank 3 on node2" in ended.result()
     while os.listdir(nodes.folder / "tmp"):
         assert time.monotonic() < until

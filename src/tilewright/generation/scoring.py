@@ -164,7 +164,7 @@ class Scorer:
             before = text
         kept = np.array([len(text.tokens) - text.kept for text in texts])
         arrays = np.array(ids, np.int64), np.array(positions, np.int64)
-        rows = self.model.attention.batch(*arrays, self.caches, np.array(spans, np.int64), kept)
+        rows = self.model.attention.batch(*arrays, self.caches, np.array(spans, np.int64), kept=kept)
         hidden = self.model.forward(rows, self.work)
         self.before = before
         self.answer(texts, hidden, np.cumsum(kept) - kept)

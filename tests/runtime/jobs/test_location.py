@@ -15,6 +15,7 @@ from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs import location
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.location import job_path, output_in
+from tilewright.runtime.jobs.manifest import encoded, seal
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
@@ -133,6 +134,19 @@ def test_a_file_that_names_nothing(place):
     Path(f"{place.output}.job").write_text("{}")
     with pytest.raises(ResourceError, match="is a symbolic link or a file, and a job's directory is wanted"):
         run(place.task(), place.output, Inline())
+
+
+@pytest.mark.parametrize("directory", ["", "state", "/a\0b", "/a/../b", "/", "/proc", "/dev/null", "s3://bucket/x"])
+def test_a_file_that_was_edited(place, far, directory):
+    """It names what no run would write, and its seal fits."""
+    run(place.task(), place.output, Inline(), Settings(job_dir=far))
+    content = location.Location(directory=directory, output=place.output)
+    Path(f"{place.output}.job").write_bytes(encoded(seal(content)))
+    with pytest.raises((UsageError, ResourceError)):
+        run(place.task(), place.output, Inline())
+    with pytest.raises((UsageError, ResourceError)):
+        status(place.output)
+    assert output_in(far) is None
 
 
 @pytest.mark.parametrize("part", [(0, 2), (1, 2)])

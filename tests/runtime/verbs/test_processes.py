@@ -93,7 +93,7 @@ def middling(folder, verb):
     return (verb, "-p", folder / "m", "-i", folder / "in.jsonl", "-o", folder / "out.jsonl", "--restart", "--json")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 @pytest.mark.parametrize("verb", ["embed", "score"])
 def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, verb, dtype):
     line = (*middling(tmp_path, verb), "--dtype", dtype)

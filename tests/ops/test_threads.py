@@ -103,7 +103,7 @@ def test_an_interrupt_after_a_new_helper_started(monkeypatch):
             raise KeyboardInterrupt
 
     team = team_module.Team()
-    monkeypatch.setattr(launches, "_team", lambda: team)
+    monkeypatch.setattr(launches, "team", lambda: team)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(threading, "Thread", Interrupted)
         launch_on_two(np.zeros(6, np.int64))
@@ -178,7 +178,7 @@ def test_launches_of_several_threads():
 def test_an_interrupt_while_scratch_is_made(monkeypatch):
     """The next launch completes it: no helper computes in freed memory."""
     team = team_module.Team()
-    monkeypatch.setattr(launches, "_team", lambda: team)
+    monkeypatch.setattr(launches, "team", lambda: team)
     assert on_three() == (201, "")
 
     class Gone:
@@ -188,8 +188,8 @@ def test_an_interrupt_while_scratch_is_made(monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(team_module, "zeros", lambda words: Gone())
-        team._make_ready(2, 5000)
-    team._make_ready(2, 5000)
+        team.make_ready(2, 5000)
+    team.make_ready(2, 5000)
     for helper in range(2):
         slot, array = team_module.SLOTS + helper * team_module.SLOT, team.scratches[helper]
         assert (team.control[slot + team_module.SCRATCH_SIZE], array.size) == (5000, 5000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -46,6 +46,10 @@ class Batch(Protocol):
     def output(self, work: Workspace, rows: int, columns: int) -> Array | None:
         """The buffer for the hidden states; None: a new array is allocated."""
 
+    def run(self, x: Array, layers: Callable[[], Array]) -> Array:
+        """layers(), the hidden states computed from x. A batch on a CPU may instead run the launches of its last pass
+        again, see `ops.core.recording`."""
+
 
 class Attention(Protocol):
     """Cached keys and values on one device, and the batches that attend to them. One per model."""
@@ -63,8 +67,16 @@ class Attention(Protocol):
     def leave(self, caches: list[Cache]) -> None:
         """Take back caches that an engine no longer needs, for the next engine."""
 
-    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
-        """ids, positions: int64 (rows,). spans: int64 (n, 5), the rows of each sequence, see `ops.attention.span`."""
+    def batch(
+        self,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        caches: Sequence[Cache],
+        spans: np.ndarray,
+        last: Batch | None = None,
+    ) -> Batch:
+        """ids, positions: int64 (rows,). spans: int64 (n, 5), the rows of each sequence, see `ops.attention.span`.
+        last: the engine's last batch, which may be changed and returned if it had the same sequences."""
 
 
 class ScoringDecoder(Protocol):

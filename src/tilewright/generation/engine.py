@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from tilewright.backends.protocol import Array
-from tilewright.generation.decoder import Decoder
+from tilewright.generation.decoder import Batch, Decoder
 from tilewright.generation.random_numbers import uniforms
 from tilewright.generation.rules import BadWords, Choices, choose, finish
 from tilewright.generation.scheduler import WINDOW, Scheduler, rows_of
@@ -61,6 +61,7 @@ class Engine:
     def reset(self) -> None:
         """Forget all requests and free the memory."""
         self.scheduler, self.answers = Scheduler(self.model, self.memory, self.seed), Answers()
+        self.rows: Batch | None = None  # of the last step
 
     def run(self, requests: Iterable[Request | Block | None]) -> Iterator[list[Generated]]:
         """The n completions of each request, in the order of the requests. Requests are read as they are needed.
@@ -106,10 +107,12 @@ class Engine:
     def step(self) -> list[Group]:
         """Compute one pass of the model: one row per running sequence, and all rows of the prompt per admitted one.
         Then each of them gets one more token. Returns the groups that are complete now."""
+        if not self.scheduler.running:
+            self.rows = None  # it holds the caches, and larger ones may be allocated now
         batch = self.scheduler.running + self.scheduler.admit()
         ids, positions, spans = rows_of(batch)
-        rows = self.model.attention.batch(ids, positions, self.scheduler.caches, spans)
-        hidden = self.model.forward(rows, self.work)
+        self.rows = self.model.attention.batch(ids, positions, self.scheduler.caches, spans, self.rows)
+        hidden = self.model.forward(self.rows, self.work)
         self.scheduler.running = []
         return self.append(batch, *self.choose(batch, hidden))
 

@@ -119,6 +119,10 @@ class DecoderModel(LanguageModel):
         """Hidden states (n, E) of the last row of each of n sequences, in the form that the output matrix takes;
         float32 on a CPU."""
         x = self._embedded(batch, work)
+        return batch.run(x, lambda: self._hidden(x, batch, work))
+
+    def _hidden(self, x: Array, batch: Batch, work: Workspace) -> Array:
+        """What `forward` returns, from x (R, C) before the first layer."""
         for i in range(len(self.layers)):
             x = self._layer(i, x, batch, work)
         if self.norm is not None:

@@ -149,7 +149,7 @@ def test_a_file_that_was_edited(place, far, directory):
     assert output_in(far) is None
 
 
-@pytest.mark.parametrize("part", [(0, 2), (1, 2)])
+@pytest.mark.parametrize("part", [(0, 2), pytest.param((1, 2), marks=pytest.mark.long)])
 def test_parts_share_the_directory(place, far, part):
     run(place.task(), place.output, Inline(), Settings(job_dir=far, part=part))
     other = (1 - part[0], 2)
@@ -167,6 +167,7 @@ def test_a_lost_directory_is_made_again(place, far):
         assert directory.path == far
 
 
+@pytest.mark.long
 def test_signals_are_told_with_the_directory(place, far):
     process = place.start(engine="inline", knobs={"slow": 0.05}, options={"job_dir": far})
     place.wait_for(2)

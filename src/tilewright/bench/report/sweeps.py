@@ -115,7 +115,8 @@ def matrix_table(rows: list[Row]) -> Table | None:
     lines = tuple((f"{int(n):,}", *(cells.get((n, w), "") for w in workers)) for n in counts)
     what = "GPU" if not rows[0].threads else "worker"
     header = (names[0], *(counted(int(w), what) for w in workers))
-    return Table(f"{title(rows)}: seconds of all shards; {origin(rows)}", header, lines, 0)
+    caption = f"{rows[0].op.removeprefix(PREFIX)}, {rows[0].dtype}: seconds of all shards; {origin(rows)}."
+    return Table(caption, header, lines, 0)
 
 
 def unit_of(rows: list[Row]) -> str | None:

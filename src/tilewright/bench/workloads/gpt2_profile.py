@@ -1,9 +1,10 @@
 """Where the time of a generation goes: one row per operation of the model.
 
 On a CPU a row has the calls, the rate and the share of the machine's limit. For this, the functions that
-`models.decoder` calls are replaced in its namespace during the measurement; the model is not changed. The rest of the
-time is Python: making batches, choosing tokens, returning results. On a GPU the rows are the kernels by operation, with
-the rates that follow from counted calls (`gpt2_counts`), and the time in which no kernel runs.
+`models.decoder` calls are replaced in its namespace during the measurement; the model is not changed. No launches are
+replayed meanwhile (`ops.core.recording`), so with few prompts the run takes longer than without a profile. The rest of
+the time is Python: making batches, choosing tokens, returning results. On a GPU the rows are the kernels by operation,
+with the rates that follow from counted calls (`gpt2_counts`), and the time in which no kernel runs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tilewright.generation import attention
 from tilewright.models import decoder
 from tilewright.ops.attention.operands import SPAN, Cache
 from tilewright.ops.core.launch import thread_count
+from tilewright.ops.core.recording import no_replays
 from tilewright.ops.gemm.operands import Packed
 
 REST = "rest"
@@ -155,7 +157,7 @@ def cpu_profile(run: Callable[[], object], *, size: str, dtype: str, vocabulary:
     """
     roof = measured_roofs(thread_count())
     run()
-    with profiled(roof, dtype, vocabulary) as parts:
+    with profiled(roof, dtype, vocabulary) as parts, no_replays():
         start = time.perf_counter()
         run()
         total = time.perf_counter() - start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -60,7 +60,14 @@ class CudaAttention:
         sizes = self.sizes
         return sizes.layers * 2 * sizes.heads * length * sizes.head_size * torch_dtype(self.dtype).itemsize
 
-    def batch(self, ids: np.ndarray, positions: np.ndarray, caches: Sequence[Cache], spans: np.ndarray) -> Batch:
+    def batch(
+        self,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        caches: Sequence[Cache],
+        spans: np.ndarray,
+        last: Batch | None = None,
+    ) -> Batch:
         """See `decoder.Attention`."""
         return PromptBatch(self.backend, ids, positions, caches, spans)  # type: ignore[return-value]
 
@@ -101,6 +108,10 @@ class PromptBatch:
         """A buffer in the caches' dtype, because only matrix products read it."""
         return hidden_states(work, rows, columns, self.dtype)
 
+    def run(self, x: Tensor, layers: Callable[[], Tensor]) -> Tensor:
+        """layers(): CUDA graphs are captured outside of a batch, see `decode_state`."""
+        return layers()
+
 
 class DecodeBatch:
     """One new position of each of R sequences, see `decoder.Batch`. ids int64 (R,); positions, slots int32 (R,)."""
@@ -130,6 +141,10 @@ class DecodeBatch:
     def output(self, work: Workspace, rows: int, columns: int) -> Tensor:
         """As `PromptBatch.output`."""
         return hidden_states(work, rows, columns, self.dtype)
+
+    def run(self, x: Tensor, layers: Callable[[], Tensor]) -> Tensor:
+        """layers(): CUDA graphs are captured outside of a batch, see `decode_state`."""
+        return layers()
 
 
 def hidden_states(work: Workspace, rows: int, columns: int, dtype: str) -> Tensor:

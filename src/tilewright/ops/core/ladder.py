@@ -219,6 +219,11 @@ def preferring(**rungs: str) -> Iterator[None]:
         yield
 
 
+def any_forced() -> bool:
+    """True if a rung is forced now."""
+    return bool(_forced.get().rungs)
+
+
 def forced() -> dict[str, str]:
     """The rungs that are forced now, by operation. A job forces them in its workers.
 

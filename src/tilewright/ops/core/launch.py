@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tilewright.simd import Kernel
 
 _count: ContextVar[int | None] = ContextVar("threads", default=None)
-_local = threading.local()  # buffer: this thread's scratch; tasks: this thread's counter
+_local = threading.local()  # buffer: this thread's scratch; tasks: this thread's counter; recorder: of its launches
 SCRATCH_BYTES = 2 << 20  # most scratch that a kernel may take per thread: it shares L2 with the operands
 SPIN_NS = 200_000  # how long a thread polls for its next kernel: as long as waking it would take
 
@@ -76,17 +76,39 @@ def run_on_threads(kernel: Kernel, *args, tasks: int, words: int) -> None:
 
     An error of the kernel's arithmetic, such as a division by zero, gets a note that names the kernel.
     """
-    count = thread_count()
-    helpers = min(count, tasks) - 1
+    helpers, recorder = min(thread_count(), tasks) - 1, getattr(_local, "recorder", None)
     try:
-        if helpers < 1:
+        if recorder is not None:
+            recorder.run(kernel, (*args, scratch(words)), max(helpers, 0), words, spin_ns())
+        elif helpers < 1:
             kernel(*args, scratch(words))
         else:
-            spin_ns = SPIN_NS if count <= cpu().cores else 0  # more threads than cores: polling takes another's time
-            _team().run(kernel, (*args, scratch(words)), helpers, words, spin_ns)
+            team().run(kernel, (*args, scratch(words)), helpers, words, spin_ns())
     except ArithmeticError as error:
         error.add_note(f"raised inside the kernel {kernel.name}")
         raise
+
+
+class Recorder(Protocol):
+    """Runs a thread's launches, and records them; see `replay.Recording`."""
+
+    def run(self, kernel: Kernel, args: tuple, helpers: int, words: int, spin_ns: int) -> None:
+        """As `Team.run`; 0 helpers: on the calling thread alone."""
+
+
+@contextmanager
+def recorded_by(recorder: Recorder) -> Iterator[None]:
+    """Within the block, the recorder runs what this thread launches."""
+    _local.recorder = recorder
+    try:
+        yield
+    finally:
+        _local.recorder = None
+
+
+def spin_ns() -> int:
+    """How long helpers poll: not at all with more threads than cores, because polling takes another's time."""
+    return SPIN_NS if thread_count() <= cpu().cores else 0
 
 
 def launch(kernel: Kernel, *args, tasks: int, words: int, alone: bool = False) -> None:
@@ -104,7 +126,7 @@ def launch(kernel: Kernel, *args, tasks: int, words: int, alone: bool = False) -
     run_on_threads(kernel, *args, counter, tasks=1 if alone else tasks, words=words)
 
 
-def _team() -> Team:
+def team() -> Team:
     """This process's helpers."""
     if _teams:
         return _teams[0]

@@ -81,7 +81,18 @@ def _await_job(control, slot):
 
 
 @simd.inline
-def _await_helpers(control, helpers):
+def post(control, helpers):
+    """Let helpers run the job of the header. Those that sleep are woken."""
+    for helper in range(helpers):
+        slot = SLOTS + helper * SLOT
+        if simd.exchange(control, slot + STATE, POSTED) == ASLEEP:
+            pipe, byte = np.int32(control[slot + WRITE_END]), control.ctypes.data + 8 * (slot + CLOCK)
+            while _write(pipe, byte, 1) < 1 and simd.load_acquire(control, slot + STATE) == POSTED:
+                _sleep(np.uint32(1))  # a signal; or the pipe is closed, and the helper polls every millisecond
+
+
+@simd.inline
+def collect(control, helpers):
     """Return when all helpers have finished: until then the kernel writes to the caller's memory."""
     for helper in range(helpers):
         polls = 0
@@ -98,7 +109,7 @@ def _await_helpers(control, helpers):
 def serve(control, slot):
     """The loop of a helper thread: wait for a job, run its kernel, repeat. The kernel gets this helper's scratch."""
     if simd.exchange(control, slot + CLAIMED, 1):
-        return  # the slot has a helper: an interrupt came after it started and before `_make_ready` recorded it
+        return  # the slot has a helper: an interrupt came after it started and before `make_ready` recorded it
     while True:
         _await_job(control, slot)
         integers = control[INTEGERS]
@@ -115,14 +126,9 @@ def serve(control, slot):
 def _run_job(control, helpers, address, args):
     """Launch the kernel at `address` with the tuple of arguments `args`, in this thread and on the helpers."""
     control[KERNEL], control[INTEGERS] = address, write_frame(control, JOB_FRAME, args)
-    for helper in range(helpers):
-        slot = SLOTS + helper * SLOT
-        if simd.exchange(control, slot + STATE, POSTED) == ASLEEP:
-            pipe, byte = np.int32(control[slot + WRITE_END]), control.ctypes.data + 8 * (slot + CLOCK)
-            while _write(pipe, byte, 1) < 1 and simd.load_acquire(control, slot + STATE) == POSTED:
-                _sleep(np.uint32(1))  # a signal; or the pipe is closed, and the helper polls every millisecond
+    post(control, helpers)
     code = call_frame(address, control, JOB_FRAME, LAUNCHER_RAISED)
-    _await_helpers(control, helpers)
+    collect(control, helpers)
     propagate(code, control[LAUNCHER_RAISED])
     for helper in range(helpers):
         slot = SLOTS + helper * SLOT
@@ -168,14 +174,14 @@ class Team:
             launcher = _launchers.get(kernel) or _launcher_for(kernel)
             serve.compiled()  # here, because nobody would see a helper's failure to compile it
             try:
-                self._make_ready(helpers, words)
+                self.make_ready(helpers, words)
             except RuntimeError:  # no more threads
                 helpers = self.most = min(len(self.scratches), helpers)
-                self._make_ready(helpers, words)
+                self.make_ready(helpers, words)
             self.control[SPIN_NS] = spin_ns
             launcher(self.control, helpers, address, args)
 
-    def _make_ready(self, helpers: int, words: int) -> None:
+    def make_ready(self, helpers: int, words: int) -> None:
         """Start helpers until there are enough, and give each at least `words` float32 of scratch.
 
         An interrupt may come between any two lines, so each line leaves a state from which the next call can continue.

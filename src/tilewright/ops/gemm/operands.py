@@ -1,9 +1,11 @@
 """The arguments of a product: checked, two-dimensional, without None."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+FEW = 1024  # rows whose offsets are kept for the next product
 ROUNDED_DEPTH = 1536  # elements along K in a block of a bfloat16 kernel: partial sums of more would be rounded in out
 
 
@@ -59,13 +61,20 @@ def addresses(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """
     row, step = (stride // matrix.itemsize for stride in matrix.strides)
     if step == 1 and len(matrix):
-        return (
-            matrix[0, :],
-            np.arange(len(matrix), dtype=np.int64) * row,
-            1,
-        )  # a fifth of as_strided's five microseconds
+        return matrix[0, :], row_starts(len(matrix), row), 1  # a fifth of as_strided's five microseconds
     origin = np.lib.stride_tricks.as_strided(matrix, (1,), (matrix.itemsize,), writeable=False)
-    return origin, np.arange(matrix.shape[0], dtype=np.int64) * row, step
+    return origin, row_starts(len(matrix), row), step
+
+
+def row_starts(count: int, row: int) -> np.ndarray:
+    """int64 (count,): the offset of each row. Do not write to it: other products read the same array."""
+    return _few_starts(count, row) if count <= FEW else np.arange(count, dtype=np.int64) * row
+
+
+@lru_cache(maxsize=64)
+def _few_starts(count: int, row: int) -> np.ndarray:
+    """The same array each time, so that a launch with it can be recorded."""
+    return np.arange(count, dtype=np.int64) * row
 
 
 @dataclass(frozen=True, eq=False)

@@ -277,7 +277,8 @@ def attend(
     rows = ROWS[cpu().lanes] if rows is None else rows
     prompts = (spans[:, SPAN.length] > 1) | (spans[:, SPAN.source] >= 0)
     if not prompts.all():  # these go first: prompts may copy from them
-        _attend_single(q, cache, spans[~prompts], options, out, rows)
+        # the spans themselves if they are all of this kind: a recorded launch reads their next positions from them
+        _attend_single(q, cache, spans[~prompts] if prompts.any() else spans, options, out, rows)
         if not prompts.any():
             return
     spans = spans[prompts]

@@ -84,10 +84,10 @@ def middling(folder, verb):
     if verb == "embed":
         sizes = {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "intermediate_size": 2048}
         saved("bert", 0, folder / "m", **sizes)
-        rows = [{"id": i, "text": text} for i, text in enumerate(random_texts(600))]
+        rows = [{"id": i, "text": text} for i, text in enumerate(random_texts(200))]
     else:
         init_gpt2(str(folder / "m"), 3, vocab_size=50257, n_positions=128, n_embd=256, n_layer=4, n_head=4)
-        ids = rng.integers(0, 50257, (500, 80)).tolist()
+        ids = rng.integers(0, 50257, (200, 80)).tolist()
         rows = [{"id": i, "context": row[:60], "continuation": row[60:]} for i, row in enumerate(ids)]
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return (verb, "-p", folder / "m", "-i", folder / "in.jsonl", "-o", folder / "out.jsonl", "--restart", "--json")

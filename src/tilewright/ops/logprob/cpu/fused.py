@@ -39,18 +39,6 @@ def tile_functions(lanes: int):
     """(largest_of, exp_sum) of one row of a tile of sums, whose columns are padded with -inf to whole vectors."""
 
     @simd.inline
-    def add_bias(tile, start, bias, j):
-        """Add the bias, then fill the row up to whole vectors with -inf."""
-        scratch = tile.scratch
-        if bias.size:
-            for c in range(0, tile.columns, lanes):
-                left = tile.columns - c
-                total = simd.add(simd.load(scratch, start + c, lanes), simd.load_first(bias, j + c, left, lanes))
-                simd.store(scratch, start + c, total)
-        for c in range(tile.columns, (tile.columns + lanes - 1) // lanes * lanes):
-            simd.put(scratch, start + c, np.float32(-np.inf))
-
-    @simd.inline
     def largest_of(tile, start):
         largest = simd.load(tile.scratch, start, lanes)
         for c in range(lanes, tile.columns, lanes):
@@ -65,7 +53,7 @@ def tile_functions(lanes: int):
             total = simd.add(total, simd.exp(simd.subtract(simd.load(tile.scratch, start + c, lanes), most)))
         return simd.reduce_add(total)
 
-    return add_bias, largest_of, exp_sum
+    return largest_of, exp_sum
 
 
 @simd.inline
@@ -86,66 +74,81 @@ def keep_column(tile, start, most, target, at, j):
     simd.put(target.out, at + 1, np.float32(j + column))
 
 
-@functools.cache
-def running_sum(lanes: int):
-    """The inline function that finishes a tile for `score`. out (M, groups * FIELDS); target.residual (M, 1): the
-    targets as float32."""
-    add_bias, largest_of, exp_sum = tile_functions(lanes)
+def row_by_row(lanes: int, reduce_row):
+    """The inline function that finishes a tile: it adds the bias to each row, then calls `reduce_row`."""
+
+    @simd.inline
+    def add_bias(tile, start, bias, j):
+        """Add the bias, then fill the row up to whole vectors with -inf."""
+        scratch = tile.scratch
+        if bias.size:
+            for c in range(0, tile.columns, lanes):
+                left = tile.columns - c
+                total = simd.add(simd.load(scratch, start + c, lanes), simd.load_first(bias, j + c, left, lanes))
+                simd.store(scratch, start + c, total)
+        for c in range(tile.columns, (tile.columns + lanes - 1) // lanes * lanes):
+            simd.put(scratch, start + c, np.float32(-np.inf))
 
     @simd.inline
     def finish_tile(tile, target, i, j, first, width):
-        """As that of `gemm.cpu.epilogue.finisher`. width: columns in a group."""
+        """As that of `gemm.cpu.epilogue.finisher`. width: columns in a group. target.out (M, groups * FIELDS);
+        target.residual (M, 1): the targets as float32."""
         for r in range(tile.height):
             start = tile.offset + r * tile.stride
             at = (i + r) * (target.out.strides[0] // 4) + FIELDS * (j // width)
             add_bias(tile, start, target.bias, j)
-            keep_target(tile, start, target, i + r, at, j)
-            most, largest = largest_of(tile, start), simd.fetch(target.out, at)
-            total = simd.fetch(target.out, at + 2)
-            if not most <= largest:
-                if total > 0:
-                    total = np.float32(total * math.exp(np.float64(largest - most)))
-                keep_column(tile, start, most, target, at, j)
-                largest = most
-            simd.put(target.out, at + 2, total + exp_sum(tile, start, largest))
+            reduce_row(tile, start, target, i + r, at, j)
 
     return finish_tile
+
+
+@functools.cache
+def running_sum(lanes: int):
+    """The inline function that finishes a tile for `score`."""
+    largest_of, exp_sum = tile_functions(lanes)
+
+    @simd.inline
+    def reduce_row(tile, start, target, row, at, j):
+        """at: the row's fields of this group in target.out."""
+        keep_target(tile, start, target, row, at, j)
+        most, largest = largest_of(tile, start), simd.fetch(target.out, at)
+        total = simd.fetch(target.out, at + 2)
+        if not most <= largest:
+            if total > 0:
+                total = np.float32(total * math.exp(np.float64(largest - most)))
+            keep_column(tile, start, most, target, at, j)
+            largest = most
+        simd.put(target.out, at + 2, total + exp_sum(tile, start, largest))
+
+    return row_by_row(lanes, reduce_row)
 
 
 @functools.cache
 def largest_only(lanes: int):
     """The same for the first product of `score_twice`: the largest logit and the target's."""
-    add_bias, largest_of, _ = tile_functions(lanes)
+    largest_of, _ = tile_functions(lanes)
 
     @simd.inline
-    def finish_tile(tile, target, i, j, first, width):
-        for r in range(tile.height):
-            start = tile.offset + r * tile.stride
-            at = (i + r) * (target.out.strides[0] // 4) + FIELDS * (j // width)
-            add_bias(tile, start, target.bias, j)
-            keep_target(tile, start, target, i + r, at, j)
-            most = largest_of(tile, start)
-            if not most <= simd.fetch(target.out, at):
-                keep_column(tile, start, most, target, at, j)
+    def reduce_row(tile, start, target, row, at, j):
+        keep_target(tile, start, target, row, at, j)
+        most = largest_of(tile, start)
+        if not most <= simd.fetch(target.out, at):
+            keep_column(tile, start, most, target, at, j)
 
-    return finish_tile
+    return row_by_row(lanes, reduce_row)
 
 
 @functools.cache
 def sum_only(lanes: int):
     """The same for the second product of `score_twice`: the sum of exps, by the largest logit of the group."""
-    add_bias, _, exp_sum = tile_functions(lanes)
+    _, exp_sum = tile_functions(lanes)
 
     @simd.inline
-    def finish_tile(tile, target, i, j, first, width):
-        for r in range(tile.height):
-            start = tile.offset + r * tile.stride
-            at = (i + r) * (target.out.strides[0] // 4) + FIELDS * (j // width)
-            add_bias(tile, start, target.bias, j)
-            total = exp_sum(tile, start, simd.fetch(target.out, at))
-            simd.put(target.out, at + 2, simd.fetch(target.out, at + 2) + total)
+    def reduce_row(tile, start, target, row, at, j):
+        total = exp_sum(tile, start, simd.fetch(target.out, at))
+        simd.put(target.out, at + 2, simd.fetch(target.out, at + 2) + total)
 
-    return finish_tile
+    return row_by_row(lanes, reduce_row)
 
 
 SIGNATURE = types.void(simd.INPUT, types.int64, types.int64, simd.INDICES, simd.OUTPUT, simd.COUNTERS)

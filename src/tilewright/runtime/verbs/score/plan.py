@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from itertools import islice
+from itertools import islice, pairwise, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from tilewright.errors import ResourceError
 from tilewright.formats.record_fields import kept_bytes
 from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.memory import SHARE, Prompts
-from tilewright.generation.scoring import MAX_SLOTS, ROWS, WINDOW, slot_length
+from tilewright.generation.scoring import MAX_SLOTS, ROWS, WINDOW, Wanted, slot_length
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.logprob.cpu.pieces import LOGITS_BYTES
 from tilewright.runtime.begun import Begun
@@ -44,7 +44,8 @@ class Seen(NamedTuple):
     """The sample of the input.
 
     texts: sequences of all good records. in_a_shard: records of the largest shard. records: good and bad ones, and true
-    if they were counted and not estimated. scored: tokens with a log-probability. bad: bad records. id_bytes: mean
+    if they were counted and not estimated. scored: tokens with a log-probability. rows: mean rows per text in a pass,
+    without the prefix that it shares with the text before it in sorted order. bad: bad records. id_bytes: mean
     bytes of an id and the kept fields as JSON.
     """
 
@@ -52,6 +53,7 @@ class Seen(NamedTuple):
     in_a_shard: int
     records: tuple[int, bool]
     scored: int
+    rows: float
     bad: int
     id_bytes: float
 
@@ -64,11 +66,10 @@ def plan(job: ScoreJob, gpu_memory: int | None = None) -> JobPlan:
 def _declared(task: ScoreTask, begun: Begun, gpu_memory: int) -> Declared:
     job, config, seen = task.job, task.config, _read(task, Sample(begun.cut))
     sizes, texts = config.sizes, seen.texts
-    own = max(seen.scored / max(texts.count, 1), 1.0)  # tokens per text after a shared context
     shard, most = min(seen.in_a_shard, WINDOW), ROWS[job.device]
     length = slot_length(max(texts.longest, 1), sizes.context)
     each = sizes.layers * bytes_a_sequence(sizes.heads, length, sizes.head_size, job.dtype, job.device)
-    slots = max(1, min(MAX_SLOTS[job.device], shard + 1, math.ceil(most / own) + 2))
+    slots = max(1, min(MAX_SLOTS[job.device], shard + 1, math.ceil(most / seen.rows) + 2))
     mean = texts.tokens / max(texts.count, 1)
     rows = min(most + texts.longest, max(1, round(shard * mean)))
     if job.device == "cpu":
@@ -143,5 +144,13 @@ def _read(task: ScoreTask, sample: Sample) -> Seen:
     longest = max((len(one.tokens) - 1 for one in parts), default=0)
     return Seen(
         Prompts(round(len(parts) * scale), round(read * scale), longest), sample.in_a_shard(), records,
-        round(scored * scale), round((len(ids) - len(found)) * scale), float(np.mean(ids or [8])),
+        round(scored * scale), _rows(parts), round((len(ids) - len(found)) * scale), float(np.mean(ids or [8])),
     )  # fmt: skip
+
+
+def _rows(texts: list[Wanted]) -> float:
+    """See `Seen.rows`; at least 1."""
+    ordered = sorted(text.tokens[:-1].tolist() for text in texts)
+    pairs = (zip(*pair, strict=False) for pair in pairwise(ordered))
+    shared = sum(sum(1 for _ in takewhile(lambda two: two[0] == two[1], pair)) for pair in pairs)
+    return max((sum(map(len, ordered)) - shared) / max(len(ordered), 1), 1.0)

@@ -83,11 +83,10 @@ class CpuBatch:
         mine = self.spans.array
         if caches is not self.caches or spans.shape != mine.shape or len(spans) != len(ids):
             return False
-        differs = spans != mine
+        differs, first, source = spans != mine, spans[:, SPAN.first], spans[:, SPAN.source]
         differs[:, SPAN.first] = False
-        if differs.any() or (spans[:, SPAN.source] >= 0).any():
+        if differs.any() or source.max() >= 0 or not (first.min() >= 0 and first.max() < caches[0].length):
             return False
-        checked_spans(spans, caches[0], len(ids))
         self.ids[...], self.positions[...], mine[...] = ids, positions, spans
         self.repeated = self.repeated or RepeatedPass()
         return True

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import tilewright as tw
-from gpt2_models import divergences, logits_of, peer_logits
+from gpt2_models import byte_tokenizer, divergences, logits_of, peer_logits
 from tilewright.models.decoder import DecoderModel
 from tilewright.ops.attention import span
 
@@ -75,6 +75,12 @@ def save(other, folder: Path, way: str = "single"):
         return other
     other.save_pretrained(folder, **({"max_shard_size": "20KB"} if way == "sharded" else {}))
     return other
+
+
+def save_with_tokenizer(family: str, folder: Path) -> None:
+    """A model directory of a random decoder whose tokens are bytes; 256 is the end of a text."""
+    save(peer(family, 0, vocab_size=257, eos_token_id=256), folder)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
 
 
 def ragged(rng, count: int, longest: int = CONTEXT - 6) -> list[list[int]]:

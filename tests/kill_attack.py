@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from bert_models import random_texts, saved
+from decoder_models import save_with_tokenizer
 from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.jobs.merge import digest_of, verify
 
@@ -49,25 +50,25 @@ class Case:
         ]
 
 
-def _generate(input, output, more=(), **flips):
+def _generate(input, output, more=(), model="gpt2", **flips):
     flips = {"--threads": THREADS, "--max-batch-memory": ("200K", "1M", "4M"), **flips}
     sampled = ("--temperature", "1", "--max-tokens", "3")
-    return Case(("generate", "-p", "gpt2", "-i", input, *sampled, *more), output, flips)
+    return Case(("generate", "-p", model, "-i", input, *sampled, *more), output, flips)
 
 
-def _score(input, output, **flips):
+def _score(input, output, more=(), model="gpt2", **flips):
     flips = {"--threads": THREADS, "--max-batch-memory": ("200K", "1M", "4M"), **flips}
-    return Case(("score", "-p", "gpt2", "-i", input), output, flips)
+    return Case(("score", "-p", model, "-i", input, *more), output, flips)
 
 
-def _classify(input, output, more=(), **flips):
+def _classify(input, output, more=(), model="textcnn", **flips):
     flips = {"--threads": THREADS, "--batch-size": ("1", "7", "64", "1000"), **flips}
-    return Case(("classify", "-p", "textcnn", "-i", input, *more), output, flips)
+    return Case(("classify", "-p", model, "-i", input, *more), output, flips)
 
 
-def _embed(output):
+def _embed(output, more=(), model="bert"):
     flips = {"--threads": THREADS, "--batch-size": ("1", "7", "64", "1000"), **BYTES}
-    return Case(("embed", "-p", "bert", "-i", "embed.jsonl"), output, flips)
+    return Case(("embed", "-p", model, "-i", "texts.jsonl", *more), output, flips)
 
 
 def _draw(given, output, image, *, elsewhere=False):
@@ -86,6 +87,11 @@ CASES = {
     "generate parquet to jsonl": _generate("generate.parquet", "out.jsonl"),
     "score jsonl to jsonl": _score("score.jsonl", "out.jsonl", **BYTES),
     "score parquet to parquet": _score("score.parquet", "out.parquet"),
+    "generate jsonl to jsonl, opt": _generate("generate.jsonl", "out.jsonl", model="opt", **BYTES),
+    "score jsonl to parquet, gpt_neox": _score(
+        "score.jsonl", "out.parquet", ("--keep", "context"), model="gpt_neox", **BYTES
+    ),
+    "classify jsonl to jsonl, distilbert": _classify("texts.jsonl", "out.jsonl", model="distilbert", **BYTES),
     "classify jsonl to parquet": _classify("classify.jsonl", "out.parquet", **BYTES),
     "classify csv.gz to jsonl": _classify("classify.csv.gz", "out.jsonl", ("--keep", "note"), **BYTES),
     "classify files to jsonl": _classify("many", "out.jsonl", **BYTES),
@@ -96,6 +102,7 @@ CASES = {
     "classify binary to binary": _classify("classify.bin", "out.bin", **{"--shard-size": ("24", "60")}),
     "embed jsonl to npy": _embed("out.npy"),
     "embed jsonl to parquet": _embed("out.parquet"),
+    "embed jsonl to jsonl, roberta": _embed("out.jsonl", ("--keep", "text=said"), model="roberta"),
     "draw npy to npy": _draw(("-i", "noise.npy"), "out.npy", "grid.png"),
     "draw seed to folder": _draw(("-n", "24", "--seed", "5"), "out/", "grid.bmp"),
     "draw npy to npy, its state elsewhere": _draw(("-i", "noise.npy"), "out.npy", "grid.png", elsewhere=True),
@@ -127,9 +134,12 @@ def fill(verbs, path):
         names = ("id", "prompt", "tokens")
         table = pa.Table.from_pylist([{name: row[name] for name in names if name in row} for row in rows])
         pq.write_table(table, path / f"{verb}.parquet", row_group_size=23)
-    saved("bert", 0, path / "bert")
+    for family in ("bert", "distilbert", "roberta"):
+        saved(family, 0, path / family)
+    for family in ("opt", "gpt_neox"):
+        save_with_tokenizer(family, path / family)
     lines = [{"id": f"s{i % 91}", "text": text} for i, text in enumerate(["", *random_texts(95)])]
-    (path / "embed.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     rows = [json.loads(line) for line in (path / "classify.jsonl").read_text().splitlines() if line.endswith("}")]
     with gzip.open(path / "classify.csv.gz", "wt", newline="") as file:
         table = csv.writer(file)

@@ -17,6 +17,7 @@ import numpy as np
 import zarr
 
 from bert_models import saved
+from decoder_models import FAMILIES, save_with_tokenizer
 from gpt2_models import save
 from mutating import Kind
 from tilewright.errors import InputError, ResourceError
@@ -51,16 +52,30 @@ def _classify_keeping(output: str) -> None:
     classify(ClassifyJob("textcnn", "in.jsonl", output, settings=LINES, keep=(("note", "note"), ("id", "name"))))
 
 
+def _classify_texts(output: str) -> None:
+    classify(ClassifyJob("bert", "texts.jsonl", output, settings=LINES))
+
+
 def _embed(output: str) -> None:
     embed(EmbedJob("bert", "texts.jsonl", output, settings=LINES))
 
 
+def _embed_keeping(output: str) -> None:
+    embed(EmbedJob("bert", "texts.jsonl", output, settings=LINES, keep=(("text", "said"), ("id", "name"))))
+
+
 def _generate(output: str) -> None:
-    generate(GenerateJob("gpt2", "prompts.jsonl", output, SamplingParams(temperature=1, max_tokens=3), settings=LINES))
+    sampled = SamplingParams(temperature=1, max_tokens=3)
+    generate(GenerateJob(_decoder(output), "prompts.jsonl", output, sampled, settings=LINES))
 
 
 def _score(output: str) -> None:
-    score(ScoreJob("gpt2", "pairs.jsonl", output, settings=LINES))
+    score(ScoreJob(_decoder(output), "pairs.jsonl", output, settings=LINES))
+
+
+def _decoder(output: str) -> str:
+    """The model of a job whose output is named after it."""
+    return next((family for family in FAMILIES if family in output), "gpt2")
 
 
 def _convolve(output: str) -> None:
@@ -74,9 +89,11 @@ def _draw(output: str) -> None:
 JOBS: dict[str, Callable[[str], None]] = {
     **{f"classify.{end}": _classify for end in ("jsonl", "parquet")},
     "classify.kept.parquet": _classify_keeping,
+    "classify.bert.jsonl": _classify_texts,
     "embed.npy": _embed,
-    **{f"generate.{end}": _generate for end in ("jsonl", "parquet")},
-    **{f"score.{end}": _score for end in ("jsonl", "parquet")},
+    "embed.kept.parquet": _embed_keeping,
+    **{f"generate.{end}": _generate for end in ("jsonl", "parquet", "opt.jsonl")},
+    **{f"score.{end}": _score for end in ("jsonl", "parquet", "gpt_neox.jsonl")},
     **{f"convolve.{end}": _convolve for end in ("npy", "nii.gz", "zarr", "txt")},
     **{f"draw.{end}": _draw for end in ("npy", "txt", "png", "bmp")},
     "draw": _draw,
@@ -86,8 +103,13 @@ PICTURES = ("draw.png", "draw.bmp")
 
 def _inputs(output: str) -> None:
     """What the job of this output reads, in the directory at hand."""
-    rng = np.random.default_rng(7)
-    if output.startswith("classify"):
+    rng, decoder = np.random.default_rng(7), _decoder(output)
+    if output.startswith(("embed", "classify.bert")):
+        saved("bert", 0, Path("bert"))
+        texts = [{"id": f"s{i}", "text": text} for i, text in enumerate(["good film", "", "bad", "not a good plot"])]
+        texts[3]["id"] = "s0"  # in the second shard
+        Path("texts.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, texts * 2)) + b"\n")
+    elif output.startswith("classify"):
         init_textcnn("textcnn", 3, vocab_size=50, sequence_length=6, hidden_size=8, num_filters=5, kernel_sizes=(2,),
                      hidden_sizes=(7,))  # fmt: skip
         lines = [{"id": f"s{i}", "tokens": row} for i, row in enumerate(rng.integers(0, 50, (10, 6)).tolist())]
@@ -95,17 +117,12 @@ def _inputs(output: str) -> None:
             line["note"] = {"k": [i, None]}
         lines[3], lines[8] = {"id": 3}, lines[2]  # one without tokens, an id given twice
         Path("in.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, lines)) + b"\n")
-    elif output.startswith("embed"):
-        saved("bert", 0, Path("bert"))
-        texts = [{"id": f"s{i}", "text": text} for i, text in enumerate(["good film", "", "bad", "not a good plot"])]
-        texts[3]["id"] = "s0"  # in the second shard
-        Path("texts.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, texts * 2)) + b"\n")
     elif output.startswith("generate"):
-        save(Path("gpt2"))
+        save_with_tokenizer(decoder, Path(decoder)) if decoder in FAMILIES else save(Path(decoder))
         prompts = [{"id": f"p{i}", "prompt": f"the cat sat on {i}"} for i in range(9)]
         Path("prompts.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, prompts)) + b"\n")
     elif output.startswith("score"):
-        save(Path("gpt2"))
+        save_with_tokenizer(decoder, Path(decoder)) if decoder in FAMILIES else save(Path(decoder))
         pairs = [{"id": f"p{i}", "context": "the cat", "continuation": f" sat {i}"} for i in range(7)]
         Path("pairs.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, pairs)) + b"\n")
     elif output.startswith("convolve"):

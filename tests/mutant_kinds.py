@@ -10,7 +10,9 @@ import json
 import struct
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -19,6 +21,7 @@ import tokenizers
 from backports import zstd
 
 from bert_models import saved
+from decoder_models import FAMILIES, save_with_tokenizer
 from mutant_jobs import JOB_KINDS
 from mutant_volumes import VOLUME_KINDS
 from mutating import Kind, at
@@ -30,6 +33,8 @@ from tilewright.formats.embedding_lines import open_texts
 from tilewright.formats.embedding_modules import embedding_modules
 from tilewright.formats.files import InputFile
 from tilewright.formats.prompts import open_prompts
+from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.records import Record
 from tilewright.formats.safetensors import map_tensors, read_header, write_tensors
 from tilewright.formats.scored import open_scored
 from tilewright.formats.sentence_encoder import RaggedEncoder
@@ -38,8 +43,9 @@ from tilewright.formats.tables import open_table
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.traces import read_trace
 from tilewright.formats.validate import validate
-from tilewright.generation.scored_texts import ScoringLimits, pieces_of_tokens
+from tilewright.generation.scored_texts import Pieces, ScoringLimits, pieces_of_tokens
 from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, unseal
+from tilewright.runtime.load import config_of, tokenizer_of
 
 RNG = np.random.default_rng(5)
 EMBEDDED = (
@@ -51,6 +57,12 @@ EMBEDDED = (
 
 def _said(*values: object) -> bytes:
     return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).digest()
+
+
+def _kept(records: list[Record]) -> list[object]:
+    """Records, with the text of their kept fields."""
+    return [(replace(record, kept={}), {name: bytes(raw) for name, raw in record.kept.items() if raw is not None})
+            for record in records]  # fmt: skip
 
 
 def _table(name: str) -> Callable[[Path], Kind]:
@@ -106,17 +118,29 @@ TOKENS = (b'{"id": 1, "tokens": [1, 2, 3, 4]}\n{"id": "b", "tokens": [4, 5, 6, 7
 IDS = np.arange(32, dtype="<i4").tobytes()
 
 
-def _pairs(folder: Path) -> Kind:
-    path, limits = folder / "in.jsonl", ScoringLimits(64, 0, False)
+NAMED = RecordFields("review", (("note", "note"), ("id", "name")))
+OF_NAMED = (
+    b'{"id": 7, "review": "To be", "note": {"a": [1.50, null]}, "text": 3}\n{"id": 8, "review": [4, 5]}\n',
+    b'{"review": "not", "custom_id": 1, "body": {}, "note": "n"}\r\n\r\n{"review": "or", "note": 1e400}\n',
+)
 
-    def read() -> bytes:
-        prepare = lambda *given: pieces_of_tokens(*given, limits, lambda text: list(text.encode())[:40])  # noqa: E731
-        with closing(open_scored(path, prepare=prepare, vocabulary=256)) as reader:
-            batches = list(reader.batches(2))
-        tokens = [one.tokens.tolist() for b in batches for c in b.contents if c is not None for one in c.wanted]
-        return _said([repr(batch.records) for batch in batches], tokens)
 
-    return Kind(list(PAIRS), at(path, read), text=True)
+def _pairs(fields: RecordFields, *seeds: bytes) -> Callable[[Path], Kind]:
+    def kind(folder: Path) -> Kind:
+        path, limits = folder / "in.jsonl", ScoringLimits(64, 0, False)
+
+        def prepare(*given: Any) -> Pieces:
+            return pieces_of_tokens(*given, limits, lambda text: list(text.encode())[:40])
+
+        def read() -> bytes:
+            with closing(open_scored(path, prepare=prepare, vocabulary=256, fields=fields)) as reader:
+                batches = list(reader.batches(2))
+            tokens = [one.tokens.tolist() for b in batches for c in b.contents if c is not None for one in c.wanted]
+            return _said([_kept(batch.records) for batch in batches], tokens)
+
+        return Kind(list(seeds), at(path, read), text=True)
+
+    return kind
 
 
 def _parquet(folder: Path) -> Kind:
@@ -179,15 +203,65 @@ def _modules(name: str) -> Callable[[Path], Kind]:
     return kind
 
 
-def _texts(folder: Path) -> Kind:
-    saved("bert", 0, folder / "m")
-    encoder = RaggedEncoder(Tokenizer(folder / "m" / "tokenizer.json"), length=70, vocabulary=97)
+def _texts(fields: RecordFields, *seeds: bytes) -> Callable[[Path], Kind]:
+    def kind(folder: Path) -> Kind:
+        saved("bert", 0, folder / "m")
+        encoder = RaggedEncoder(Tokenizer(folder / "m" / "tokenizer.json"), length=70, vocabulary=97)
+        options = {"encoder": encoder, "vocabulary": 97, "size": 9, "fields": fields}
 
-    def read() -> bytes:
-        with closing(open_texts(folder / "in.jsonl", encoder=encoder, vocabulary=97, size=9)) as reader:
-            return _said([(batch.records, batch.requests, batch.tokens.tolist()) for batch in reader.batches(2)])
+        def read() -> bytes:
+            with closing(open_texts(folder / "in.jsonl", **options)) as reader:
+                batches = reader.batches(2)
+                return _said([(_kept(batch.records), batch.requests, batch.tokens.tolist()) for batch in batches])
 
-    return Kind(list(EMBEDDED), at(folder / "in.jsonl", read), text=True, refuses=False)
+        return Kind(list(seeds), at(folder / "in.jsonl", read), text=True, refuses=False)
+
+    return kind
+
+
+def _configuration(family: str) -> Callable[[Path], Kind]:
+    """config.json of a decoder or an encoder, with the shapes of the tensors that it asks for."""
+
+    def kind(folder: Path) -> Kind:
+        if family in FAMILIES:
+            save_with_tokenizer(family, folder / "m")
+        else:
+            saved(family, 0, folder / "m")
+
+        def read() -> bytes:
+            config = config_of(folder / "m")
+            return _said(config, sorted(config.tensor_shapes().items()))
+
+        path = folder / "m" / "config.json"
+        return Kind([path.read_bytes()], at(path, read), text=True)
+
+    return kind
+
+
+WORDS = "".join(f"{word}\n" for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "##ly")).encode()
+OLDER = {  # files of tokenizers that have no tokenizer.json, by the model's family
+    "bert": {"vocab.txt": WORDS, "tokenizer_config.json": b'{"do_lower_case": false, "model_max_length": 9}'},
+    "opt": {"vocab.json": b'{"<pad>": 0, "a": 1, "b": 2, "ab": 3, "</s>": 4}', "merges.txt": b"#version: 0.2\na b\n",
+            "special_tokens_map.json": b'{"bos_token": "</s>", "eos_token": {"content": "</s>"}}'},
+}  # fmt: skip
+
+
+def _older_tokenizer(family: str, name: str) -> Callable[[Path], Kind]:
+    """One of these files; the others are whole."""
+
+    def kind(folder: Path) -> Kind:
+        for file, content in OLDER[family].items():
+            (folder / file).write_bytes(content)
+        (folder / "config.json").write_text(json.dumps({"model_type": family}))
+
+        def read() -> bytes:
+            tokenizer = tokenizer_of(folder)
+            assert tokenizer is not None
+            return _said(tokenizer.encode("ab a goodly b"), tokenizer.truncation)
+
+        return Kind([OLDER[family][name]], at(folder / name, read), text=True)
+
+    return kind
 
 
 def _tokenizer(folder: Path) -> Kind:
@@ -271,7 +345,8 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "zstd prompts": _records("in.jsonl.zst", *map(zstd.compress, PROMPTS), prompts=True),
     "csv prompts": _records("in.csv", b'id,prompt,n,stop\n1,"a ""b""\nc",2,"[""x""]"\n2,d,,\r\n', prompts=True),
     "csv tokens": _records("in.csv", b'tokens,x\n"[1, 2, 3, 4]",\n"[5, 6, 7, 8]","\n"\n', prompts=False),
-    "jsonl pairs": _pairs,
+    "jsonl pairs": _pairs(PLAIN, *PAIRS),
+    "jsonl named pairs": _pairs(NAMED, *OF_NAMED),
     "text prompts": _records("in.txt", b"To be\nor not\r\n\n\xc3\xa9", prompts=True),
     "binary prompts": _records("in.bin", IDS, prompts=True),
     "jsonl tokens": _records("in.jsonl", *TOKENS, prompts=False),
@@ -285,7 +360,10 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "pooling": _modules("1_Pooling/config.json"),
     "dense layer": _modules("2_Dense/config.json"),
     "prompts": _modules("config_sentence_transformers.json"),
-    "jsonl texts": _texts,
+    "jsonl texts": _texts(PLAIN, *EMBEDDED),
+    "jsonl named texts": _texts(NAMED, *OF_NAMED),
+    **{f"config.json of {family}": _configuration(family) for family in (*FAMILIES, "bert", "roberta", "distilbert")},
+    **{f"{name} of {family}": _older_tokenizer(family, name) for family in OLDER for name in OLDER[family]},
     "results csv": _results,
     "trace": _trace,
     "token table": _token_table,

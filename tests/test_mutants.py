@@ -1,6 +1,7 @@
 """Mutants of every kind of file that the product parses: `mutating` says what holds of each."""
 
 import random
+import re
 import zlib
 
 import pytest
@@ -10,6 +11,8 @@ from mutating import mutants, survey
 
 FEW = {"job": 8, "blosc": 24, "zarr": 60}  # of kinds that are many
 MANY = {"job": 500, "blosc": 2_000}
+LATER = re.compile(r"job .*(classify\.bert|embed\.kept|\.opt|\.gpt_neox)\.")  # further models: in the long tests alone
+NAMES = [pytest.param(name, marks=pytest.mark.long if LATER.match(name) else ()) for name in KINDS]
 
 
 def _surveyed(name, folder, count, capsys):
@@ -25,7 +28,7 @@ def _surveyed(name, folder, count, capsys):
         assert found.counts["refused"], found.counts
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_mutants(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     _surveyed(name, tmp_path, _count(name, FEW, 200), capsys)

@@ -6,7 +6,7 @@ import pytest
 
 from tilewright import hardware
 from tilewright.bench import results, sweep_workers
-from tilewright.bench.report.sweeps import pays
+from tilewright.bench.report.sweeps import matrix_table, pays
 from tilewright.bench.results import read, save_here
 from tilewright.bench.sweep_kinds import Setting
 from tilewright.bench.sweep_workers import MANY, SAME, Sweep, saved_points
@@ -48,6 +48,10 @@ def test_a_row_per_number_of_records_and_of_workers(ran, tmp_path):
     assert rows[2].check == "refused: 4 workers need as many cores; there are 2"
     assert rows[0].check == rows[1].check == SAME + "0" * 16 and {row.rung for row in rows} == {MANY}
     assert list(pays(rows)) == ["2 workers are faster than 1 from 10 images on."]
+    matrix = matrix_table(rows)
+    assert matrix.header == ("images", "1 worker", "2 workers", "4 workers")
+    assert matrix.rows == (("10", "1.1", "1.05", ""), ("1,000", "11", "6", ""))
+    assert matrix_table([replace(rows[0], point="images=10")]) is None
     slow = [replace(row, median_s=99.0) if "workers=2" in row.point else row for row in rows]
     assert list(pays(slow)) == ["2 workers are not faster than 1 at 1,000 images."]
     assert list(pays([slow[0], slow[1], *rows[3:]])) == ["2 workers are faster than 1 from 1,000 images on."]
@@ -92,3 +96,14 @@ def test_other_bytes_than_a_saved_point_are_an_error(ran, tmp_path):
     other = replace(one, threads=1, check=SAME + "f" * 16)
     with pytest.raises(InternalError, match="workers=2 does not give the bytes of fewer workers"):
         swept(tmp_path, [other], {"workers": (1, 2)})
+
+
+def test_points_of_code_without_a_commit_are_kept_within_a_session(ran, tmp_path, monkeypatch):
+    """As on a machine that has the files and no checkout: an interrupted sweep has its points, a later one none."""
+    monkeypatch.setattr(results, "commit", lambda: "unknown")
+    for row in swept(tmp_path, axes={"workers": (1, 2)}):
+        save_here([row])
+    assert [row.point for row in read(tmp_path / "results")] == ["workers=1", "workers=2"]
+    monkeypatch.setattr(results, "session", lambda: "later")
+    save_here(swept(tmp_path, axes={"workers": (2,)}))
+    assert [(row.point, row.session) for row in read(tmp_path / "results")] == [("workers=2", "later")]

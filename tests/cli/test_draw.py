@@ -111,7 +111,7 @@ def test_pytorchs_example_end_to_end(run, rng):
     [
         (("-o", "out.txt"), 2, "how many images of random noise with -n"),
         (("-i", "z.npy", "-o", "out.txt", "--seed", "1"), 2, "the input has the noise"),
-        (("-i", "z.npy", "-o", "out.txt", "-v"), 2, "-v and -a FILE go together"),
+        (("-i", "z.npy", "-o", "out.txt", "-v"), 2, "-v compares with the answers of -a"),
         (("-i", "z.npy", "-o", "out.txt", "-n", "0"), 2, "-n"),
         (("-n", "1", "-o", "out.txt", "--dtype", "float8"), 2, "float8"),
         (("-n", "1", "-o", "out.txt", "--threads", "1000000"), 2, "1,000,000 threads"),

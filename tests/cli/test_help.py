@@ -48,7 +48,10 @@ def test_defaults_are_shown(run):
 def test_the_workloads_of_bench_are_whole_sentences(run):
     _, out, _ = run("bench", "--help")
     listed = " ".join(out.partition("Commands:")[2].split())
-    assert "on a GPU, beside cuDNN and CuPy." in listed and "All runs must write the same bytes." in listed
+    assert (
+        "beside SciPy, PyTorch, Halide and OpenCV. Then time the parts of a job." in listed
+        and "All runs must write the same bytes." in listed
+    )
 
 
 def test_ladder_without_an_operation_lists_them(run):

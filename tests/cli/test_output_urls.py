@@ -163,7 +163,7 @@ def _volume(run, store, rng):
         pytest.param(FACES, "faces.bmp", marks=pytest.mark.long),
         pytest.param(FACES, "faces/", marks=pytest.mark.long),
         (MEAN, "out.npy"),
-        (MEAN, "out.zarr"),
+        pytest.param(MEAN, "out.zarr", marks=pytest.mark.long),
         pytest.param(MEAN, "out.txt", marks=pytest.mark.long),
         pytest.param(MEAN, "out.nii.gz", marks=pytest.mark.long),
         pytest.param(MEAN, "out.tif", marks=pytest.mark.long),

@@ -46,6 +46,7 @@ def test_points_over_workers_are_saved_one_by_one_and_not_measured_again(run, tm
     assert [row.point for row in read(tmp_path / "results")] == [f"images=10, workers={n}" for n in (1, 2)]
     code, out, _ = run(*command)
     assert code == 0 and ran[3:] == [(100, 1), (100, 2)] and out.count("--again measures it again") == 2
+    assert "images  1 worker  2 workers\n    10         1        0.5\n" in out
     assert len(read(tmp_path / "results")) == 4 and "2 workers are faster than 1 from 10 images on." in out
     assert list(tmp_path.glob("results/*/sweep_dcgan-images-workers-float32.svg"))
     code, out, _ = run(*command, "--again")

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilewright.formats import fetched
@@ -164,4 +165,25 @@ def test_a_worker_reads_many_inputs_by_url(run, store, small, folder):
     assert code == 0 and f"All {len(shards)} shards were there" in out and Path("far.jsonl").read_bytes() == whole
     obstore.put(store, "data/a.jsonl", Path("data/a.jsonl").read_bytes() + b"\n")
     code, _, errors = run(*far, "far.jsonl")
+    assert code == 2 and "the job was begun with other settings or inputs: input." in errors
+
+
+def test_a_zarr_array_by_url(run, store, rng):
+    """Its copies on two machines have other times, and one identity."""
+    np.save("in.npy", rng.random((24, 20, 20), np.float32))
+    assert run("convolve", "-i", "in.npy", "-k", "box:1", "-o", "in.zarr")[0] == 0
+    for path in (path for path in Path("in.zarr").rglob("*") if path.is_file()):
+        obstore.put(store, str(path), path.read_bytes())
+    given = ("convolve", "-k", "box:1", "-o")
+    assert run(*given, "near.npy", "-i", "in.zarr")[0] == 0
+    far = (*given, "far.npy", "-i", "s3://bucket/in.zarr/")
+    code, _, errors = run(*far)
+    assert code == 0 and Path("far.npy").read_bytes() == Path("near.npy").read_bytes(), errors
+    shutil.rmtree("copies")
+    code, out, errors = run(*far)
+    assert code == 0 and "Nothing to do" in out and "another time of change" not in out, errors
+    Path("far.npy.job/report.json").unlink()
+    assert "This worker made 0 shards" in run("work", "far.npy")[1]
+    obstore.put(store, "in.zarr/c/0/0/0", Path("in.zarr/c/0/0/0").read_bytes()[:-1])
+    code, _, errors = run(*far)
     assert code == 2 and "the job was begun with other settings or inputs: input." in errors

@@ -186,6 +186,8 @@ def test_logits_that_overflow_fail_the_record():
         assert all(one.failed for one in answers(model, [Request(0, np.array([1, 2]), params)])[0])
     with pytest.raises(UsageError, match=r"prompt 0 \(counted from 0\): the logits are not finite"):
         list(model.generate([[1, 2]], GREEDY))
+    (found,) = model.generate([[1, 2]], GREEDY, errors="record")
+    assert found.outputs == [] and found.prompt_token_ids == [1, 2] and "not finite" in str(found.error)
 
 
 def test_identical_greedy_prompts_are_computed_once(rng):

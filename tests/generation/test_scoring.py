@@ -157,6 +157,20 @@ def test_what_cannot_be_scored_is_named(record, says):
     assert says in str(error.value)
 
 
+def test_errors_may_be_recorded_in_the_place_of_their_texts():
+    model, texts = tiny(), [[], ([1], [2]), ([1], [97]), "text", ([1, 2], [3, 4]), ([1], [])]
+    found = list(model.score(texts, prefix_token=1, errors="record"))
+    names = [f"text {i} (counted from 0): " for i in range(6)]
+    assert [str(score.error).startswith(name) for score, name in zip(found, names, strict=True)] == [
+        True, False, True, True, False, True,
+    ]  # fmt: skip
+    assert [found[1], found[4]] == list(model.score([texts[1], texts[4]], prefix_token=1))
+    assert found[0].token_ids == [] and np.isnan(found[0].logprob)
+    assert [len(list(model.score(bad, errors="record"))) for bad in ([], ["text"], ["text", "text"])] == [0, 1, 2]
+    with pytest.raises(UsageError, match='errors is \'ignore\'; "raise" and "record" are known'):
+        model.score([], errors="ignore")
+
+
 def test_wrong_options_are_refused():
     model = tiny()
     with pytest.raises(UsageError, match="texts is a str; a list of texts or of pairs is wanted"):
@@ -183,6 +197,8 @@ def test_a_text_that_is_not_finite_spoils_no_other(rng):
     assert as_bits([pieces[1].score()]) == right
     with pytest.raises(UsageError, match=r"text 1 \(counted from 0\): its log-probabilities are not finite"):
         list(model.score([(prefix, [5, 6]), wrong[0]]))
+    found = list(model.score([wrong[0], (prefix, [5, 6]), wrong[1]], errors="record"))
+    assert [score.error is not None for score in found] == [True, False, True] and as_bits(found[1:2]) == right
 
 
 def test_spaces_at_the_end_of_a_context_belong_to_the_continuation():

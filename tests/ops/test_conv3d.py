@@ -30,6 +30,7 @@ LAPLACE = np.float32(
     [[[0, 0, 0], [0, 1, 0], [0, 0, 0]], [[0, 1, 0], [1, -6, 1], [0, 1, 0]], [[0, 0, 0], [0, 1, 0], [0, 0, 0]]]
 )
 PREFERRED = tuple(name for name in ladder.prefer if name.startswith("cpu."))
+SHORTER = [pytest.param(name, marks=[pytest.mark.long] * (i > 0)) for i, name in enumerate(PREFERRED)]
 TILED = ("cpu.naive", "cpu.taps", "cpu.vectors", "cpu.rows", "cpu.folded", "cpu.separable")  # all but the FFT
 
 
@@ -181,7 +182,7 @@ def test_small_tiles(rung, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("lanes", [pytest.param(4, marks=pytest.mark.long), 8])
-@pytest.mark.parametrize("rung", ["cpu.taps", "cpu.vectors", *PREFERRED])
+@pytest.mark.parametrize("rung", ["cpu.taps", "cpu.vectors", *SHORTER])
 def test_shorter_vectors(lanes, rung, rng, monkeypatch):
     """The kernels of machines without AVX-512 and without AVX2 run anywhere."""
     monkeypatch.setattr(CPU, "lanes", lanes)

@@ -63,7 +63,7 @@ def test_no_variance_and_no_eps_is_nan_as_in_numpy(rung):
         assert np.isnan(layernorm(np.ones((2, 37), np.float32), *np.ones((2, 37), np.float32), eps=0)).all()
 
 
-@pytest.mark.parametrize("lanes", [4, 8])
+@pytest.mark.parametrize("lanes", [4, pytest.param(8, marks=pytest.mark.long)])
 def test_narrower_vectors(lanes, rng, monkeypatch):
     """What a machine without AVX-512 runs."""
     monkeypatch.setattr(vectors, "cpu", lambda: SimpleNamespace(lanes=lanes))

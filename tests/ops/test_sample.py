@@ -124,7 +124,7 @@ def test_rungs_agree_on_the_best_and_on_the_logarithm(rng):
     assert np.abs(logarithms - other_logarithms)[near].max() < 1e-10
 
 
-@pytest.mark.parametrize("lanes", [4, 8])
+@pytest.mark.parametrize("lanes", [4, pytest.param(8, marks=pytest.mark.long)])
 def test_shorter_vectors_choose_the_same(lanes, rng, monkeypatch):
     logits, given = some_rows(rng, 200, 333), some_rules(rng, 200, 333)
     wanted, margins = reference(logits, *given)

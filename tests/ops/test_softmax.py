@@ -59,7 +59,7 @@ def test_numbers_at_the_ends_of_float32(rung):
 
 
 @pytest.mark.parametrize("module", ["vectors"])
-@pytest.mark.parametrize("lanes", [4, 8])
+@pytest.mark.parametrize("lanes", [4, pytest.param(8, marks=pytest.mark.long)])
 def test_narrower_vectors(module, lanes, rng, monkeypatch):
     """What a machine without AVX-512 runs."""
     file = importlib.import_module(f"tilewright.ops.softmax.cpu.{module}")

@@ -17,7 +17,7 @@ import random_models
 from model_references import textcnn_logits
 from random_models import RANDOM, failures, in_process, made
 
-FEW = 5  # of a kind, in `make test`
+FEW = 3  # of a kind, in `make test`
 MANY = int(os.environ.get("TILEWRIGHT_MODELS", "300"))
 HUGE = 2**31 + 1
 NO_INTEGER = [0, -1, -(2**70), HUGE, 10**30, 2.5, "7", None, [3]]

@@ -146,15 +146,15 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
         given = options.get(name)
         if not isinstance(given, str) or "://" not in given:
             continue
-        from tilewright.runtime.stores.inputs import MANY, fetch, fetch_input
+        from tilewright.runtime.stores.inputs import fetch, fetch_input
         from tilewright.runtime.stores.place import output_at
         from tilewright.runtime.stores.stage import staged
         from tilewright.runtime.stores.urls import is_url, local_path
 
         if not is_url(given):
             continue
-        if name == "input" and verb in MANY:
-            found[name] = fetch_input(given)
+        if name == "input" and verb in STORED:
+            found[name] = fetch_input(given, verb)
         elif name not in WRITTEN or verb == "validate":
             found[name] = fetch(given, folder=name in MODELS)
         elif (path := local_path(given)) is not None:

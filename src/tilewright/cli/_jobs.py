@@ -1,17 +1,30 @@
-"""Options that all four jobs have, and how they speak."""
+"""What all job verbs share: their options, their job, and how they run and speak."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import typer
-from typer import Option
 
-from tilewright.cli._options import MESSAGES, RUNS, WithoutOption, check_threads, parse_bytes, parse_rungs
-from tilewright.cli._output import say
+from tilewright.cli._options import (
+    Device,
+    Dtype,
+    Json,
+    Rungs,
+    Threads,
+    WithoutOption,
+    check_threads,
+    of_messages,
+    of_runs,
+    parse_bytes,
+    parse_keep,
+    parse_rungs,
+)
+from tilewright.cli._output import banner, say, show_part, show_report, summary
 from tilewright.runtime.jobs.settings import Settings
 
 Engine = Literal["inline", "local", "mpi", "ray"]
@@ -20,126 +33,118 @@ SharedFiles = Literal["auto", "yes", "no"]
 
 @dataclass(kw_only=True)
 class JobOptions:
-    """One field an option; the options of a verb inherit them."""
+    """Options of every job verb, one field per option. A verb's `Options` derive from it and add their own."""
 
+    FIRST = ("dtype", "device", "threads")  # in their group of --help
+
+    device: Device = "auto"
+    threads: Threads = None
     workers: Annotated[
         int | None,
-        Option(
+        of_runs(
             metavar="N",
             min=1,
             max=1024,
             help="Number of worker processes. Each gets one GPU, or an equal share of the CPU cores. On a Ray cluster, "
             "at most N run at a time.",
             show_default="one per GPU, else one",
-            rich_help_panel=RUNS,
         ),
     ] = None
     engine: Annotated[
         Engine | None,
-        Option(
+        of_runs(
             help="What runs the shards: this process (inline), supervised worker processes (local), the ranks of an "
             "MPI launcher (mpi), or Ray actors (ray).",
             show_default="inline, or local with --workers",
-            rich_help_panel=RUNS,
         ),
     ] = None
     shared_files: Annotated[
         SharedFiles,
-        Option(
+        of_runs(
             help="With --engine mpi: whether all nodes see the job's files (yes), or only rank 0's node (no). If not, "
             "rank 0 sends inputs and weights to each node once, and writes all shards. auto: check which nodes do.",
-            rich_help_panel=RUNS,
         ),
     ] = "auto"
     shard_size: Annotated[
         str | None,
-        Option(
+        of_runs(
             metavar="SIZE",
             help="Size of the shards of a new job: a number of records for a binary input, else bytes, as in 4M.",
-            rich_help_panel=RUNS,
         ),
     ] = None
     max_errors: Annotated[
         int | None,
-        Option(
+        of_runs(
             metavar="N",
             min=0,
             help="Stop the job with exit code 5 when more than N records have failed.",
             show_default="no limit",
-            rich_help_panel=RUNS,
         ),
     ] = None
-    restart: Annotated[
-        bool, Option("--restart", help="Discard the shards of earlier runs and start anew.", rich_help_panel=RUNS)
-    ] = False
+    restart: Annotated[bool, of_runs("--restart", help="Discard the shards of earlier runs and start anew.")] = False
     retry_failed: Annotated[
         bool,
-        Option(
+        of_runs(
             "--retry-failed",
             help="Compute shards with failed records again, and write the output anew. Needs --engine local or ray.",
-            rich_help_panel=RUNS,
         ),
     ] = False
     job_dir: Annotated[
         str | None,
-        Option(
+        of_runs(
             "--job-dir",
             metavar="DIR",
             help="Store the state of a new job in DIR; for an output by URL, below the URL DIR. Later runs find it "
             "without the option. Each job needs its own DIR.",
             show_default="OUTPUT.job, beside the output",
-            rich_help_panel=RUNS,
         ),
     ] = None
-    force: Annotated[
-        bool,
-        Option("--force", help="Replace an output file that this job did not make.", rich_help_panel=RUNS),
-    ] = False
+    force: Annotated[bool, of_runs("--force", help="Replace an output file that this job did not make.")] = False
     grace: Annotated[
         float,
-        Option(
+        of_runs(
             metavar="SECONDS",
             min=0,
             help="Stop at most this long after a stop signal. Shards that are finished by then are saved.",
-            rich_help_panel=RUNS,
         ),
     ] = Settings.grace
     watchdog: Annotated[
-        float,
-        Option(
-            metavar="SECONDS",
-            min=1,
-            help="Replace a worker that has reported no progress for this long.",
-            rich_help_panel=RUNS,
-        ),
+        float, of_runs(metavar="SECONDS", min=1, help="Replace a worker that has reported no progress for this long.")
     ] = Settings.watchdog
+    json: Json = False
     trace: Annotated[
         str | None,
-        Option(
-            metavar="FILE",
-            help="Write a Chrome trace to FILE. It shows when each worker read, computed and wrote.",
-            rich_help_panel=MESSAGES,
+        of_messages(
+            metavar="FILE", help="Write a Chrome trace to FILE. It shows when each worker read, computed and wrote."
         ),
     ] = None
     config: Annotated[
         str | None,
-        Option(
+        of_messages(
             metavar="FILE",
             help="Read options from a TOML file, as in max-tokens = 64. Options on the command line take precedence.",
-            rich_help_panel=MESSAGES,
         ),
     ] = None
+    rung: Rungs = None
     without: WithoutOption = None
     part: Annotated[
         str | None,
-        Option(
+        of_runs(
             metavar="K/N",
             help="Compute only part K of N, and write no output. Start N processes with K from 0 to N - 1, on any "
             "machines that see the same files. Then run the command without --part: it joins the parts. With K/N+ a "
             "process that has finished its part helps the others.",
-            rich_help_panel=RUNS,
         ),
     ] = None
+
+
+@dataclass(kw_only=True)
+class RecordOptions(JobOptions):
+    """Options of the verbs on records."""
+
+    FIRST = ("device", "dtype", "threads")
+
+    dtype: Dtype = "float32"
 
 
 def resolve_dtype(options: Any) -> None:
@@ -162,7 +167,7 @@ def _device_of(options: Any, dtype: str) -> str:
 
 
 def settings_of(options: Any, job: str) -> Settings:
-    """The `Settings` of the options of a job: "classify", "generate", "draw" or "convolve". Resolves --dtype auto.
+    """The `Settings` of the options of a job, such as "classify". Resolves --dtype auto.
 
     Raises BadParameter, UsageError and ResourceError.
     """
@@ -171,9 +176,8 @@ def settings_of(options: Any, job: str) -> Settings:
     resolve_dtype(options)
     given = {field.name: getattr(options, field.name) for field in fields(JobOptions)}
     del given["config"]  # its options have become ours
-    given |= {name: getattr(options, name) for name in ("device", "dtype", "threads", "json")}
-    given["without"] = frozenset(options.without or ())
-    given["rungs"] = parse_rungs(options.rung or [], job, options.device)
+    given |= {"dtype": options.dtype, "without": frozenset(options.without or ())}
+    given["rungs"] = parse_rungs(given.pop("rung") or [], job, options.device)
     given["batch_size"], given["keep_others"] = getattr(options, "batch_size", None), not given.pop("force")
     if options.shard_size is not None:
         given["shard_size"] = parse_bytes(options.shard_size, "--shard-size")
@@ -199,6 +203,30 @@ def _gpus(device: str) -> int | None:
     return count if count > 1 and place_for(device) == "cuda" else None
 
 
+def of_records(options: Any, verb: str) -> dict[str, Any]:
+    """The arguments of the job of a verb on records that follow from its shared options.
+
+    Raises what `settings_of` does.
+    """
+    given = {name: getattr(options, name) for name in ("model", "input", "output", "count", "content_field")}
+    return given | {"keep": parse_keep(options.keep), "settings": settings_of(options, verb)}
+
+
+def answers_of(options: Any) -> str | None:
+    """The reference to compare the output with. Raises BadParameter for -v without one, and for -a without -v."""
+    if options.check and not (options.answers or options.validate):
+        raise typer.BadParameter("-v compares with the answers of -a; none are given", param_hint="-v")
+    if options.answers and not options.check:
+        raise typer.BadParameter("-a names the answers that -v compares with; give -v, too", param_hint="-a")
+    return options.validate or options.answers
+
+
+def bytes_of(options: Any, name: str) -> int | None:
+    """The bytes of a size such as --batch-memory 512M; None if it is not given. Raises BadParameter."""
+    given = getattr(options, name)
+    return None if given is None else parse_bytes(given, f"--{name.replace('_', '-')}")
+
+
 def threads_of(options: Any) -> int:
     """The threads of CPU kernels."""
     from tilewright.ops.core.launch import thread_count
@@ -206,19 +234,27 @@ def threads_of(options: Any) -> int:
     return options.threads or thread_count()
 
 
-def device_row(options: Any) -> dict[str, str]:
-    """The rows of the banner that say where the job runs, and without what."""
-    device = _device_of(options, options.dtype or "float32")
+def _device_row(options: Any) -> dict[str, str]:
+    """The rows of the banner that say where the job runs."""
+    device = _device_of(options, options.dtype)
     workers = {"Workers": f"{options.workers:,}"} if options.workers else {}
     if device == "cpu" and (options.threads or options.engine != "ray"):
         threads = threads_of(options)
         device = f"cpu, {threads} thread{'s' * (threads > 1)}"
-    return workers | {"Device": device, **without_row(options)}
+    return workers | {"Device": device}
 
 
-def without_row(options: Any) -> dict[str, str]:
-    """The row of the banner that names the optimisations that are switched off."""
-    return {"Without": ", ".join(sorted(set(options.without)))} if options.without else {}
+def model_rows(options: Any, unit: str, more: dict[str, str] | None = None) -> dict[str, str]:
+    """The rows of the banner of a job with a model. unit: "Texts", what --count counts. more: rows of the verb."""
+    return {
+        "Model": options.model,
+        "Input": options.input,
+        "Output": options.output,
+        unit: "all" if options.count is None else f"{options.count:,}",
+        **(more or {}),
+        "Precision": options.dtype,
+        **_device_row(options),
+    }
 
 
 @dataclass
@@ -234,3 +270,38 @@ class Speaker:
             self.has_begun = True
             say(self.banner(), err=self.options.json)
         say(line, err=self.options.json)
+
+
+def run_job(
+    verb: str,
+    job: Any,
+    options: Any,
+    rows: Callable[[], dict[str, str]],
+    unit: str,
+    *,
+    warnings: Callable[[Any], Iterable[str]] = lambda report: (),
+    head: Callable[[], dict[str, Any]] | None = None,
+) -> None:
+    """Run the job of a verb, say how it goes, and exit with the job's exit code.
+
+    rows: of the banner. unit: of the throughput; "tokens" are counted by the report, all else is its records. warnings:
+    of a report. head: the options that --json repeats; None: those of a job with a model.
+    """
+    run = getattr(import_module(f"tilewright.runtime.verbs.{verb}"), verb)
+
+    def told() -> str:
+        without = {"Without": ", ".join(sorted(set(options.without)))} if options.without else {}
+        return banner(verb, rows() | without)
+
+    speak = Speaker(options, told)
+    report = run(job, speak)
+    show_part(verb, options, report)
+    if report.lead:
+        speak(summary(report, unit))
+        for line in warnings(report):
+            speak(line)
+            say(f"Warning: {line}", err=True)
+        if options.json:
+            own = head() if head else {name: getattr(options, name) for name in ("model", "input", "output", "dtype")}
+            show_report(verb, own, report)
+    raise typer.Exit(report.exit_code)

@@ -6,7 +6,8 @@ import inspect
 import os
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, get_type_hints
+from functools import partial
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
@@ -19,111 +20,86 @@ MACHINE = "Device, precision and speed"
 CHECKS, RUNS, MESSAGES = "Comparison with a reference", "Workers, shards and restarts", "Messages and settings"
 GROUPS = (FILES, SAMPLING, SCORING, MACHINE, CHECKS, MESSAGES, RUNS)  # in the order of --help
 
+
+def _in_group(title: str) -> Callable[..., Any]:
+    """`typer.Option` for the options of one group of --help."""
+    return partial(typer.Option, rich_help_panel=title)
+
+
+of_files, of_sampling, of_scoring, of_machine, of_checks, of_messages, of_runs = map(_in_group, GROUPS)
+
+# options whose help each verb words for its own records
+of_model = partial(of_files, "--model", "-p", metavar="PATH")
+of_input = partial(of_files, "--input", "-i", metavar="FILE")
+of_output = partial(of_files, "--output", "-o", metavar="FILE")
+of_count = partial(of_files, "--count", "-n", metavar="N", min=1, show_default="all")
+of_text_field = partial(of_files, "--text-field", metavar="NAME")
+of_batch_size = partial(of_machine, metavar="N", min=1, max=1 << 20)
+of_batch_memory = partial(
+    of_machine,
+    metavar="SIZE",
+    help="Memory for the keys and values of a batch, as in 512M. It changes no result.",
+)
+
 Device = Annotated[
     Literal["cpu", "cuda", "auto"],
-    typer.Option(
-        "--device",
-        help="Where to compute. auto: on every GPU if there is one, else on the CPU.",
-        rich_help_panel=MACHINE,
-    ),
+    of_machine("--device", help="Where to compute. auto: on every GPU if there is one, else on the CPU."),
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16", "auto"],
-    typer.Option(
-        help="Precision of the products; float16 needs a GPU. auto: the precision of the model's weights.",
-        rich_help_panel=MACHINE,
-    ),
+    of_machine(help="Precision of the products; float16 needs a GPU. auto: the precision of the model's weights."),
 ]
-Threads = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="CPU threads.", show_default="one per core", rich_help_panel=MACHINE),
-]
+Threads = Annotated[int | None, of_machine(metavar="N", min=1, help="CPU threads.", show_default="one per core")]
 Rungs = Annotated[
     list[str] | None,
-    typer.Option(
+    of_machine(
         metavar="OP=RUNG",
         help="Force a kernel (rung) for an operation. conv_transpose2d@3=cpu.scatter forces it only for the model's "
         "third call of the operation. Repeat the option for several. `tilewright ladder OP --list` lists the kernels.",
-        rich_help_panel=MACHINE,
     ),
 ]
 WithoutOption = Annotated[
     list[str] | None,
-    typer.Option(
+    of_machine(
         "--without",
         metavar="NAME",
         help=f"Switch an optimisation off, to measure its effect: {', '.join(OPTIMISATIONS)}. Repeat the option for "
         "several. An optimisation that the job does not have is refused.",
-        rich_help_panel=MACHINE,
     ),
 ]
 Validate = Annotated[
     str | None,
-    typer.Option(
-        "--validate",
-        metavar="FILE",
-        help="Compare the output with FILE. The exit code is 1 if they differ.",
-        rich_help_panel=CHECKS,
-    ),
+    of_checks("--validate", metavar="FILE", help="Compare the output with FILE. The exit code is 1 if they differ."),
 ]
-Answers = Annotated[
-    str | None,
-    typer.Option("--answers", "-a", metavar="FILE", help="The reference for -v.", rich_help_panel=CHECKS),
-]
-Check = Annotated[
-    bool, typer.Option("-v", help="Compare the output with the file given as -a.", rich_help_panel=CHECKS)
-]
+Answers = Annotated[str | None, of_checks("--answers", "-a", metavar="FILE", help="The reference for -v.")]
+Check = Annotated[bool, of_checks("-v", help="Compare the output with the file given as -a.")]
 Tolerance = Annotated[
     float,
-    typer.Option(
-        metavar="X",
-        min=0,
-        help="An element passes if its absolute or its relative error is at most X.",
-        rich_help_panel=CHECKS,
-    ),
+    of_checks(metavar="X", min=0, help="An element passes if its absolute or its relative error is at most X."),
 ]
 Keep = Annotated[
     list[str] | None,
-    typer.Option(
+    of_files(
         "--keep",
         metavar="NAMES",
         help="Copy these fields of each record to the output, as in label,meta. A missing field becomes null. NAME=AS "
         "renames a field.",
-        rich_help_panel=FILES,
     ),
 ]
 PerInput = Annotated[
     bool,
-    typer.Option(
+    of_files(
         "--per-input",
         help="With -o DIR/: write one output file per input file. Without this option, one file per shard is written.",
-        rich_help_panel=FILES,
     ),
 ]
 TextField = Annotated[
     str | None,
-    typer.Option(
-        "--text-field",
-        metavar="NAME",
-        help="Name of the field that holds a record's text or token ids.",
-        show_default="text, tokens or input_ids",
-        rich_help_panel=FILES,
+    of_text_field(
+        help="Name of the field that holds a record's text or token ids.", show_default="text, tokens or input_ids"
     ),
 ]
-PromptField = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt-field",
-        metavar="NAME",
-        help="Name of the field that holds a record's prompt, as text or token ids.",
-        show_default="prompt, prompt_token_ids or input_ids",
-        rich_help_panel=FILES,
-    ),
-]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Write one JSON object to stdout, and all text to stderr.", rich_help_panel=MESSAGES),
-]
+Json = Annotated[bool, of_messages("--json", help="Write one JSON object to stdout, and all text to stderr.")]
 
 
 def output_of(path: str) -> str:
@@ -141,7 +117,8 @@ def output_of(path: str) -> str:
 def verb(options: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """Makes `f(options)` a function with a keyword argument for each field of the dataclass, as typer wants it.
 
-    Those of the verb itself come first, then those that it has in common with others.
+    Those of the verb itself come first, then those that it has in common with others. A verb with FIRST has its
+    options by groups, and in each group the ones that FIRST names come first.
     """
 
     def wrap(function: Callable[[Any], None]) -> Callable[..., None]:
@@ -151,7 +128,14 @@ def verb(options: type) -> Callable[[Callable[[Any], None]], Callable[..., None]
         called.__name__, called.__doc__ = function.__name__, function.__doc__
         hints = get_type_hints(options, include_extras=True)  # the signature's own are text, and mean nothing elsewhere
         depth = {name: i for i, kind in enumerate(options.__mro__) for name in vars(kind).get("__annotations__", ())}
-        fields = sorted(inspect.signature(options).parameters.values(), key=lambda field: depth[field.name])
+        first: tuple[str, ...] = getattr(options, "FIRST", ())
+
+        def rank(field: inspect.Parameter) -> tuple[int, int, int]:
+            group = getattr(get_args(hints[field.name])[1], "rich_help_panel", None) if first else None
+            ahead = first.index(field.name) if field.name in first else len(first)
+            return GROUPS.index(group) if group in GROUPS else len(GROUPS), ahead, depth[field.name]
+
+        fields = sorted(inspect.signature(options).parameters.values(), key=rank)
         called.__annotations__ = hints
         typed = [field.replace(annotation=hints[field.name]) for field in fields]
         vars(called)["__signature__"] = inspect.Signature(typed)

@@ -71,9 +71,11 @@ def banner(verb: str, rows: dict[str, str]) -> str:
     return "\n".join([line, f" tilewright {verb}", line, *table, line])
 
 
-def summary(report: Any, count: int, rate: float, unit: str) -> str:
-    """What a job did. count: of `unit`; rate: units a second of the timed part."""
-    total = report.seconds["total"]
+def summary(report: Any, unit: str) -> str:
+    """What a job did. unit: what its throughput counts; all but "tokens" are records."""
+    total, count, rate = report.seconds["total"], report.computed, report.records_per_second
+    if unit == "tokens":
+        count, rate = int(report.figures.get("tokens", 0)), report.tokens_per_second
     timed = [
         f"Elapsed time: {significant(report.seconds.get('run', 0.0), 4)} (sec)",
         f"Throughput: {significant(rate)} ({unit}/sec)",
@@ -110,10 +112,9 @@ def _of_workers(report: Any) -> str:
     return f" in this process; the largest worker {largest}, all workers {together}"
 
 
-def show_report(verb: str, options: Any, report: Any) -> None:
-    """The report as one JSON object on stdout."""
-    head = {"verb": verb, **{name: getattr(options, name) for name in ("model", "input", "output", "dtype")}}
-    show_json({**head, **report.as_dict(), "exit_code": report.exit_code})
+def show_report(verb: str, options: dict[str, Any], report: Any) -> None:
+    """The report as one JSON object on stdout, after some options."""
+    show_json({"verb": verb, **options, **report.as_dict(), "exit_code": report.exit_code})
 
 
 def show_part(verb: str, options: Any, report: Any) -> None:

@@ -110,7 +110,7 @@ def sweep_job(options: Any) -> None:
     _check(options, job)
     counts = {name: _values(options, name) for name in MOST if getattr(options, name) is not None}
     from tilewright.bench.noise import Watch, warning
-    from tilewright.bench.report.sweeps import remarks, save_sweeps, sweep_table
+    from tilewright.bench.report.sweeps import matrix_table, remarks, save_sweeps, sweep_table
     from tilewright.bench.results import WORKERS
     from tilewright.bench.sweep_jobs import COUNT, sweep
 
@@ -123,7 +123,8 @@ def sweep_job(options: Any) -> None:
     else:
         watch = Watch()
         rows, files = watch.noted(sweep(setting, axes, count, say)), []
-    if not show(sweep_table(rows).heading()) and not options.save:
+    tables = filter(None, (matrix_table(rows), sweep_table(rows)))
+    if not show("\n\n".join(table.heading() for table in tables)) and not options.save:
         raise typer.Exit
     if text := warning(rows):
         say(text, err=True)

@@ -241,12 +241,13 @@ class Convolve(Common):
 
 @verb(Convolve)
 def convolve(options: Convolve) -> None:
-    """Filter random volumes beside SciPy and PyTorch; on a GPU, beside cuDNN and CuPy. Then time the parts of a job.
+    """Filter random volumes beside SciPy, PyTorch, Halide and OpenCV. Then time the parts of a job.
 
     \b
     tilewright bench convolve --against scipy
 
-    With --save, each case is saved as soon as it is measured.
+    On a GPU the peers are cuDNN and CuPy. A missing library is left out; pip install 'tilewright[peers]' installs all
+    for CPUs. Of several programs that Halide compiles, the fastest is timed. With --save, each case is saved at once.
     """
     watch, device = begin(options, "float32", options.threads)
     from tilewright.bench.noise import Watch

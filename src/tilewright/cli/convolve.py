@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, settings_of, threads_of, without_row
+from tilewright.cli._jobs import JobOptions, bytes_of, run_job, settings_of, threads_of
 from tilewright.cli._options import (
-    CHECKS,
-    FILES,
-    MACHINE,
-    RUNS,
-    Device,
-    Json,
-    Rungs,
-    Threads,
     Validate,
-    parse_bytes,
+    of_checks,
+    of_files,
+    of_input,
+    of_machine,
+    of_output,
+    of_runs,
     verb,
-)  # fmt: skip
-from tilewright.cli._output import banner, say, show_json, show_part, summary
+)
 
 if TYPE_CHECKING:
     from tilewright.runtime.verbs.convolve import ConvolveJob
@@ -37,80 +33,67 @@ FORMATS = ".txt, .npy, .nii, .nii.gz, .tif or .zarr"
 class Options(JobOptions):
     """One field per option."""
 
-    input: Annotated[str, Option("--input", "-i", metavar="FILE", help=f"A volume: {FORMATS}.", rich_help_panel=FILES)]
+    input: Annotated[str, of_input(help=f"A volume: {FORMATS}.")]
     kernel: Annotated[
         str,
-        Option(
+        of_files(
             "--kernel",
             "-k",
             metavar="KERNEL",
             help="gaussian:SIGMA and box:SIZE in voxels, one or one per axis, laplace, sobel:AXIS, a FILE.npy, or "
             "a FILE.txt with K and then K x K x K numbers.",
-            rich_help_panel=FILES,
         ),
     ]
-    output: Annotated[
-        str, Option("--output", "-o", metavar="FILE", help=f"A volume: {FORMATS}.", rich_help_panel=FILES)
-    ]
+    output: Annotated[str, of_output(help=f"A volume: {FORMATS}.")]
     mode: Annotated[
         Modes | None,
-        Option(
+        of_files(
             help="Values outside the volume, by scipy.ndimage's names.",
             show_default="reflect for a named kernel, constant for a file",
-            rich_help_panel=FILES,
         ),
     ] = None
     cval: Annotated[
         float,
-        Option(
+        of_files(
             metavar="X",
             help="The value outside the volume for --mode constant. Given alone, it implies that mode.",
-            rich_help_panel=FILES,
         ),
     ] = 0.0
     dtype: Annotated[
         Literal["float32", "float64"] | None,
-        Option(
+        of_machine(
             help="Precision of the sums and of the output. A GPU computes in float32 only.",
             show_default="float64 for a float64 volume, else float32",
-            rich_help_panel=MACHINE,
         ),
     ] = None
-    device: Device = "auto"
-    threads: Threads = None
     memory: Annotated[
         str | None,
-        Option(
+        of_machine(
             metavar="SIZE",
             help="Memory of the whole process, as in 1G. It changes no result.",
             show_default="most of what is free",
-            rich_help_panel=MACHINE,
         ),
     ] = None
     shard_size: Annotated[
-        str | None,
-        Option(metavar="PLANES", help="Planes of the volume per shard of a new job.", rich_help_panel=RUNS),
+        str | None, of_runs(metavar="PLANES", help="Planes of the volume per shard of a new job.")
     ] = None
     max_errors: Annotated[int | None, Option(hidden=True)] = None
     validate: Validate = None
     tolerance: Annotated[
         float,
-        Option(
+        of_checks(
             metavar="X",
             min=0,
             help="A voxel passes if its error is at most X times the largest absolute value of the reference.",
-            rich_help_panel=CHECKS,
         ),
     ] = 5e-5
-    rung: Rungs = None
-    json: Json = False
 
 
 def job_of(options: Options) -> ConvolveJob:
     """What the options ask for. Raises BadParameter for those that do not go together."""
     if options.max_errors is not None:
         raise typer.BadParameter("a volume has no records of which some may fail", param_hint="--max-errors")
-    memory = None if options.memory is None else parse_bytes(options.memory, "--memory")
+    memory = bytes_of(options, "memory")
 
     from tilewright.runtime.verbs.convolve import ConvolveJob
 
@@ -146,24 +129,12 @@ def convolve(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped.
     """
-    job = job_of(options)
-
-    from tilewright.runtime.verbs.convolve import convolve
-
-    report = convolve(job, Speaker(options, lambda: _banner(options)))
-    show_part("convolve", options, report)
-    if not report.lead:
-        raise typer.Exit(report.exit_code)
-    say(summary(report, report.records, report.records_per_second, "voxels"), err=options.json)
-    if options.json:
-        _show(options, report)
-    raise typer.Exit(report.exit_code)
+    run_job("convolve", job_of(options), options, lambda: _rows(options), "voxels", head=lambda: _head(options))
 
 
-def _show(options: Options, report: Any) -> None:
-    head = {"verb": "convolve", **{name: getattr(options, name) for name in ("input", "kernel", "output")}}
-    head["mode"] = _mode(options)
-    show_json({**head, **report.as_dict(), "exit_code": report.exit_code})
+def _head(options: Options) -> dict[str, str]:
+    """What --json repeats of the options."""
+    return {name: getattr(options, name) for name in ("input", "kernel", "output")} | {"mode": _mode(options)}
 
 
 def _mode(options: Options) -> str:
@@ -180,14 +151,15 @@ def _device(given: str) -> str:
     return f"{device} (float64: cpu)" if (given, device) == ("auto", "cuda") else device
 
 
-def _banner(options: Options) -> str:
+def _rows(options: Options) -> dict[str, str]:
+    """Of the banner."""
     from tilewright.runtime.verbs.convolve.kernels import function_of
 
     mode, function = _mode(options), function_of(options.kernel)
     said = f"{mode} {options.cval:g}" if mode.endswith("constant") else mode
     if options.mode is None:
         said += f" (the default of {'scipy.ndimage' if function else 'a kernel from a file'})"
-    rows = {
+    return {
         "Kernel": f"{options.kernel}, {f'as scipy.ndimage.{function}' if function else 'not flipped'}",
         "Input": options.input,
         "Output": options.output,
@@ -195,6 +167,4 @@ def _banner(options: Options) -> str:
         "Precision": options.dtype or "as the input; float32 for integers",
         "Device": _device(options.device),
         "Threads": str(threads_of(options)),
-        **without_row(options),
     }
-    return banner("convolve", rows)

@@ -23,7 +23,10 @@ EXTRAS = {  # of the package: its libraries, and their use
     "mpi": (("mpi4py",), "workers on many nodes"),
     "ray": (("ray",), "workers on a Ray cluster"),
     "bench": (("torch",), "PyTorch beside our kernels"),
-    "peers": (("torch", "transformers", "scipy", "openvino", "ctranslate2"), "all libraries that `bench` compares"),
+    "peers": (
+        ("torch", "transformers", "scipy", "openvino", "ctranslate2", "halide", "opencv-python-headless"),
+        "all libraries that `bench` compares",
+    ),
     "cloud": (("obstore",), "object stores"),
     "zstd": (("backports.zstd",), "inputs compressed by Zstandard"),
     "eval": (("lm-eval", "tqdm"), "lm-evaluation-harness"),

@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
+from tilewright.cli._jobs import JobOptions, answers_of, model_rows, run_job, settings_of
 from tilewright.cli._options import (
-    FILES,
-    MACHINE,
-    RUNS,
     Answers,
     Check,
-    Device,
     Dtype,
-    Json,
-    Rungs,
-    Threads,
     Tolerance,
     Validate,
+    of_batch_size,
+    of_count,
+    of_files,
+    of_input,
+    of_model,
+    of_output,
+    of_runs,
     verb,
-)  # fmt: skip
-from tilewright.cli._output import banner, say, show_part, show_report, summary
+)
 
 if TYPE_CHECKING:
     from tilewright.runtime.verbs.draw import DrawJob
@@ -34,90 +33,47 @@ if TYPE_CHECKING:
 class Options(JobOptions):
     """One field per option."""
 
-    model: Annotated[
-        str,
-        Option(
-            "--model",
-            "-p",
-            metavar="PATH",
-            help="A name such as portraits, a model directory, or network.bin.",
-            rich_help_panel=FILES,
-        ),
-    ]
+    model: Annotated[str, of_model(help="A name such as portraits, a model directory, or network.bin.")]
     output: Annotated[
         str,
-        Option(
-            "--output",
-            "-o",
-            metavar="FILE",
+        of_output(
             help="Where to write the images: .npy or .txt for their values, .png or .bmp for one picture of all "
-            "images, DIR/ for one .png per image.",
-            rich_help_panel=FILES,
+            "images, DIR/ for one .png per image."
         ),
     ]
     input: Annotated[
         str | None,
-        Option(
-            "--input",
-            "-i",
-            metavar="FILE",
+        of_input(
             help="The noise from which images are drawn: .npy (n, 100), or .txt with n and then n x 100 numbers.",
             show_default="random noise",
-            rich_help_panel=FILES,
         ),
     ] = None
     image: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Also write all images as one picture: .bmp or .png.", rich_help_panel=FILES),
+        str | None, of_files(metavar="FILE", help="Also write all images as one picture: .bmp or .png.")
     ] = None
     count: Annotated[
-        int | None,
-        Option(
-            "--count",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Number of images. With -i: use only the first N rows of noise.",
-            rich_help_panel=FILES,
-        ),
+        int | None, of_count(help="Number of images. With -i: use only the first N rows of noise.", show_default=True)
     ] = None
     seed: Annotated[
         int | None,
-        Option(
-            metavar="N", min=0, max=2**63 - 1, help="Seed of the random noise.", show_default="0", rich_help_panel=FILES
-        ),
+        of_files(metavar="N", min=0, max=2**63 - 1, help="Seed of the random noise.", show_default="0"),
     ] = None
     dtype: Dtype = "float32"
-    device: Device = "auto"
-    threads: Threads = None
     batch_size: Annotated[
         int | None,
-        Option(
-            metavar="N",
-            min=1,
-            max=1 << 20,
-            help="Images per batch. It changes no result.",
-            show_default="depends on the size of an image",
-            rich_help_panel=MACHINE,
-        ),
+        of_batch_size(help="Images per batch. It changes no result.", show_default="depends on the size of an image"),
     ] = None
-    shard_size: Annotated[
-        str | None,
-        Option(metavar="IMAGES", help="Images per shard of a new job.", rich_help_panel=RUNS),
-    ] = None
+    shard_size: Annotated[str | None, of_runs(metavar="IMAGES", help="Images per shard of a new job.")] = None
     max_errors: Annotated[int | None, Option(hidden=True)] = None
     validate: Validate = None
     answers: Answers = None
     check: Check = False
     tolerance: Tolerance = 1e-3
-    rung: Rungs = None
-    json: Json = False
 
 
 def job_of(options: Options) -> DrawJob:
     """What the options ask for. Raises BadParameter for those that do not go together."""
-    if options.check != bool(options.answers) and not (options.check and options.validate):
-        raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
+    answers = answers_of(options)
     if options.input is None and options.count is None:
         raise typer.BadParameter("name an input, or say how many images of random noise with -n", param_hint="-i")
     if options.input is not None and options.seed is not None:
@@ -134,7 +90,7 @@ def job_of(options: Options) -> DrawJob:
         image=options.image,
         count=options.count,
         seed=options.seed or 0,
-        answers=options.validate or options.answers,
+        answers=answers,
         tolerance=options.tolerance,
         settings=settings_of(options, "draw"),
     )
@@ -159,27 +115,13 @@ def draw(options: Options) -> None:
     Outputs appear when they are complete; until then earlier outputs stay. Finished shards are saved in OUTPUT.job: the
     same command resumes a job that was stopped.
     """
-    job = job_of(options)
-
-    from tilewright.runtime.verbs.draw import draw
-
-    report = draw(job, Speaker(options, lambda: _banner(options)))
-    show_part("draw", options, report)
-    if not report.lead:
-        raise typer.Exit(report.exit_code)
-    say(summary(report, report.records, report.records_per_second, "images"), err=options.json)
-    if options.json:
-        show_report("draw", options, report)
-    raise typer.Exit(report.exit_code)
+    run_job("draw", job_of(options), options, lambda: _rows(options), "images")
 
 
-def _banner(options: Options) -> str:
-    rows = {
+def _rows(options: Options) -> dict[str, str]:
+    """Of the banner."""
+    return model_rows(options, "Images") | {
         "Model": f"DCGAN, {options.model}",
         "Input": options.input or f"random noise, seed {options.seed or 0}",
         "Output": f"{options.output}, {options.image}" if options.image else options.output,
-        "Images": "all" if options.count is None else f"{options.count:,}",
-        "Precision": options.dtype,
-        **device_row(options),
     }
-    return banner("draw", rows)

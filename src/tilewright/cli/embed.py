@@ -6,100 +6,59 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
-from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
-from tilewright.cli._options import FILES, MACHINE, Device, Dtype, Json, Rungs, Threads, verb
-from tilewright.cli._output import banner, show_part, show_report, summary
+from tilewright.cli._jobs import RecordOptions, model_rows, of_records, run_job
+from tilewright.cli._options import (
+    Keep,
+    TextField,
+    of_batch_size,
+    of_count,
+    of_files,
+    of_input,
+    of_model,
+    of_output,
+    verb,
+)
 
 if TYPE_CHECKING:
     from tilewright.runtime.verbs.embed import EmbedJob
 
 
 @dataclass(kw_only=True)
-class Options(JobOptions):
+class Options(RecordOptions):
     """One field per option."""
 
-    model: Annotated[
-        str,
-        Option(
-            "--model",
-            "-p",
-            metavar="PATH",
-            help="The directory of a BERT, RoBERTa or DistilBERT.",
-            rich_help_panel=FILES,
-        ),
-    ]
-    input: Annotated[
-        str,
-        Option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet.",
-            rich_help_panel=FILES,
-        ),
-    ]
-    output: Annotated[
-        str,
-        Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Vectors: .npy (one row per text), .jsonl or .parquet.",
-            rich_help_panel=FILES,
-        ),
-    ]
-    count: Annotated[
-        int | None,
-        Option(
-            "--count",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Embed only the first N texts.",
-            show_default="all",
-            rich_help_panel=FILES,
-        ),
-    ] = None
+    model: Annotated[str, of_model(help="The directory of a BERT, RoBERTa or DistilBERT.")]
+    input: Annotated[str, of_input(help="Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet.")]
+    output: Annotated[str, of_output(help="Vectors: .npy (one row per text), .jsonl or .parquet.")]
+    count: Annotated[int | None, of_count(help="Embed only the first N texts.")] = None
     dimensions: Annotated[
         int | None,
-        Option(
+        of_files(
             metavar="N",
             min=1,
             help="Keep only the first N elements of each vector. If the model scales vectors to length 1, the shorter "
             "vector is scaled again.",
             show_default="all",
-            rich_help_panel=FILES,
         ),
     ] = None
     prompt_name: Annotated[
         str | None,
-        Option(
+        of_files(
             metavar="NAME",
             help="Put the model's prompt with this name before each text.",
             show_default="the model's default prompt, if it has one",
-            rich_help_panel=FILES,
         ),
     ] = None
     prompt: Annotated[
         str | None,
-        Option(
-            metavar="TEXT",
-            help='Put this prompt before each text; "" for no prompt.',
-            show_default="as --prompt-name",
-            rich_help_panel=FILES,
+        of_files(
+            metavar="TEXT", help='Put this prompt before each text; "" for no prompt.', show_default="as --prompt-name"
         ),
     ] = None
-    device: Device = "auto"
-    dtype: Dtype = "float32"
-    threads: Threads = None
-    batch_size: Annotated[
-        int,
-        Option(metavar="N", min=1, max=1 << 20, help="Texts per batch. It changes no result.", rich_help_panel=MACHINE),
-    ] = 4096
-    rung: Rungs = None
-    json: Json = False
+    content_field: TextField = None
+    keep: Keep = None
+    batch_size: Annotated[int, of_batch_size(help="Texts per batch. It changes no result.")] = 4096
 
 
 def job_of(options: Options) -> EmbedJob:
@@ -110,14 +69,10 @@ def job_of(options: Options) -> EmbedJob:
     from tilewright.runtime.verbs.embed import EmbedJob
 
     return EmbedJob(
-        model=options.model,
-        input=options.input,
-        output=options.output,
-        count=options.count,
+        **of_records(options, "embed"),
         dimensions=options.dimensions,
         prompt_name=options.prompt_name,
         prompt=options.prompt,
-        settings=settings_of(options, "embed"),
     )
 
 
@@ -145,28 +100,5 @@ def embed(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    job = job_of(options)
-
-    from tilewright.runtime.verbs.embed import embed
-
-    say = Speaker(options, lambda: _banner(options))
-    report = embed(job, say)
-    show_part("embed", options, report)
-    if report.lead:
-        say(summary(report, report.computed, report.records_per_second, "texts"))
-        if options.json:
-            show_report("embed", options, report)
-    raise typer.Exit(report.exit_code)
-
-
-def _banner(options: Options) -> str:
-    rows = {
-        "Model": options.model,
-        "Input": options.input,
-        "Output": options.output,
-        "Texts": "all" if options.count is None else f"{options.count:,}",
-        "Precision": options.dtype,
-        **({} if options.dimensions is None else {"Elements": f"{options.dimensions:,}"}),
-        **device_row(options),
-    }
-    return banner("embed", rows)
+    more = {} if options.dimensions is None else {"Elements": f"{options.dimensions:,}"}
+    run_job("embed", job_of(options), options, lambda: model_rows(options, "Texts", more), "texts")

@@ -6,30 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from typer import Option
-
-from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
+from tilewright.cli._jobs import RecordOptions, answers_of, bytes_of, model_rows, of_records, run_job
 from tilewright.cli._options import (
-    FILES,
-    MACHINE,
-    SAMPLING,
     Answers,
     Check,
-    Device,
-    Dtype,
-    Json,
     Keep,
     PerInput,
-    PromptField,
-    Rungs,
-    Threads,
     Validate,
-    parse_bytes,
-    parse_keep,
+    of_batch_memory,
+    of_count,
+    of_files,
+    of_input,
+    of_model,
+    of_output,
+    of_sampling,
     verb,
-)  # fmt: skip
-from tilewright.cli._output import banner, say, show_part, show_report, summary
+)
+from tilewright.cli._output import say
 from tilewright.formats.names import kind_of_records
 from tilewright.formats.sampling_fields import DRAWING
 
@@ -44,214 +37,125 @@ PARAMETERS = (
 
 
 @dataclass(kw_only=True)
-class Options(JobOptions):
+class Options(RecordOptions):
     """One field per option. The sampling defaults are those of `SamplingParams`, which are vLLM's."""
 
-    model: Annotated[
-        str,
-        Option(
-            "--model",
-            "-p",
-            metavar="PATH",
-            help="A name such as poet, a model directory, or model_parameters.bin.",
-            rich_help_panel=FILES,
-        ),
-    ]
+    model: Annotated[str, of_model(help="A name such as poet, a model directory, or model_parameters.bin.")]
     input: Annotated[
         str,
-        Option(
-            "--input",
-            "-i",
-            metavar="FILE",
+        of_input(
             help="Prompts: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst), .parquet; or .bin, "
-            "token ids as int32 [n][16]. A directory, a pattern or @LIST means many files.",
-            rich_help_panel=FILES,
+            "token ids as int32 [n][16]. A directory, a pattern or @LIST means many files."
         ),
     ]
     output: Annotated[
         str,
-        Option(
-            "--output",
-            "-o",
-            metavar="FILE",
+        of_output(
             help="Completions: .txt (one per line), .jsonl or .parquet; DIR/ for a folder of such files; or .bin, "
-            "token ids as int32 [n][tokens].",
-            rich_help_panel=FILES,
+            "token ids as int32 [n][tokens]."
         ),
     ]
-    count: Annotated[
-        int | None,
-        Option(
-            "--count",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Continue only the first N prompts.",
-            show_default="all",
-            rich_help_panel=FILES,
-        ),
-    ] = None
-    max_tokens: Annotated[
-        int, Option(metavar="N", min=1, help="Generate at most N tokens per completion.", rich_help_panel=SAMPLING)
-    ] = 16
-    min_tokens: Annotated[
-        int,
-        Option(metavar="N", min=0, help="Generate at least N tokens per completion.", rich_help_panel=SAMPLING),
-    ] = 0
+    count: Annotated[int | None, of_count(help="Continue only the first N prompts.")] = None
+    max_tokens: Annotated[int, of_sampling(metavar="N", min=1, help="Generate at most N tokens per completion.")] = 16
+    min_tokens: Annotated[int, of_sampling(metavar="N", min=0, help="Generate at least N tokens per completion.")] = 0
     temperature: Annotated[
         float,
-        Option(
-            metavar="X",
-            help="Randomness of the choice of tokens, from 0 to 2. 0 always takes the likeliest token.",
-            rich_help_panel=SAMPLING,
+        of_sampling(
+            metavar="X", help="Randomness of the choice of tokens, from 0 to 2. 0 always takes the likeliest token."
         ),
     ] = 1.0
     top_k: Annotated[
         int | None,
-        Option(
-            metavar="K",
-            help="Draw from the K likeliest tokens only; 0 means all.",
-            show_default="0",
-            rich_help_panel=SAMPLING,
-        ),
+        of_sampling(metavar="K", help="Draw from the K likeliest tokens only; 0 means all.", show_default="0"),
     ] = None
     top_p: Annotated[
         float | None,
-        Option(
+        of_sampling(
             metavar="P",
             help="Draw only from the likeliest tokens: as few as have a total probability of at least P.",
             show_default="1",
-            rich_help_panel=SAMPLING,
         ),
     ] = None
     min_p: Annotated[
         float | None,
-        Option(
+        of_sampling(
             metavar="P",
             help="Draw only from tokens that are at least P times as probable as the likeliest token.",
             show_default="0",
-            rich_help_panel=SAMPLING,
         ),
     ] = None
     repetition_penalty: Annotated[
         float,
-        Option(
-            metavar="X",
-            help="Above 1: make tokens less likely that the prompt or the completion already has.",
-            rich_help_panel=SAMPLING,
+        of_sampling(
+            metavar="X", help="Above 1: make tokens less likely that the prompt or the completion already has."
         ),
     ] = 1.0
     presence_penalty: Annotated[
-        float,
-        Option(
-            metavar="X",
-            help="Above 0: make tokens less likely that the completion already has.",
-            rich_help_panel=SAMPLING,
-        ),
+        float, of_sampling(metavar="X", help="Above 0: make tokens less likely that the completion already has.")
     ] = 0.0
     frequency_penalty: Annotated[
         float,
-        Option(
-            metavar="X",
-            help="Above 0: make a token less likely each time that it occurs in the completion.",
-            rich_help_panel=SAMPLING,
-        ),
+        of_sampling(metavar="X", help="Above 0: make a token less likely each time that it occurs in the completion."),
     ] = 0.0
     bad_words: Annotated[
         list[str] | None,
-        Option(
-            "--bad-word",
-            metavar="TEXT",
-            help="Never generate TEXT. Repeat it for several texts.",
-            rich_help_panel=SAMPLING,
-        ),
+        of_sampling("--bad-word", metavar="TEXT", help="Never generate TEXT. Repeat it for several texts."),
     ] = None
-    samples: Annotated[
-        int, Option(metavar="N", min=1, help="Number of completions per prompt.", rich_help_panel=SAMPLING)
-    ] = 1
+    samples: Annotated[int, of_sampling(metavar="N", min=1, help="Number of completions per prompt.")] = 1
     seed: Annotated[
         int | None,
-        Option(
-            metavar="N",
-            min=-(2**63),
-            max=2**63 - 1,
-            help="Seed of the random numbers.",
-            show_default="0",
-            rich_help_panel=SAMPLING,
-        ),
+        of_sampling(metavar="N", min=-(2**63), max=2**63 - 1, help="Seed of the random numbers.", show_default="0"),
     ] = None
     stop: Annotated[
         list[str] | None,
-        Option(
-            metavar="TEXT", help="End a completion before TEXT. Repeat it for several texts.", rich_help_panel=SAMPLING
-        ),
+        of_sampling(metavar="TEXT", help="End a completion before TEXT. Repeat it for several texts."),
     ] = None
     stop_token_ids: Annotated[
         list[int] | None,
-        Option(
-            "--stop-id",
-            metavar="ID",
-            help="End a completion at this token. Repeat it for several tokens.",
-            rich_help_panel=SAMPLING,
-        ),
+        of_sampling("--stop-id", metavar="ID", help="End a completion at this token. Repeat it for several tokens."),
     ] = None
     ignore_eos: Annotated[
-        bool,
-        Option("--ignore-eos", help="Do not end a completion at the end-of-text token.", rich_help_panel=SAMPLING),
+        bool, of_sampling("--ignore-eos", help="Do not end a completion at the end-of-text token.")
     ] = False
     logprobs: Annotated[
         int | None,
-        Option(
+        of_sampling(
             metavar="N",
             min=0,
             help="Report the log-probabilities of the N likeliest tokens, up to 20.",
             show_default="none",
-            rich_help_panel=SAMPLING,
         ),
     ] = None
-    prompt_field: PromptField = None
+    content_field: Annotated[
+        str | None,
+        of_files(
+            "--prompt-field",
+            metavar="NAME",
+            help="Name of the field that holds a record's prompt, as text or token ids.",
+            show_default="prompt, prompt_token_ids or input_ids",
+        ),
+    ] = None
     keep: Keep = None
     per_input: PerInput = False
-    device: Device = "auto"
-    dtype: Dtype = "float32"
-    threads: Threads = None
-    max_batch_memory: Annotated[
-        str | None,
-        Option(
-            metavar="SIZE",
-            help="Memory for the keys and values of a batch, as in 512M. It changes no result.",
-            show_default="1G, on a GPU most of its memory",
-            rich_help_panel=MACHINE,
-        ),
-    ] = None
+    max_batch_memory: Annotated[str | None, of_batch_memory(show_default="1G, on a GPU most of its memory")] = None
     validate: Validate = None
     answers: Answers = None
     check: Check = False
-    rung: Rungs = None
-    json: Json = False
 
 
 def job_of(options: Options) -> GenerateJob:
     """What the options ask for. Raises BadParameter for those that do not go together."""
-    if options.check != bool(options.answers) and not (options.check and options.validate):
-        raise typer.BadParameter("-v and -a FILE go together", param_hint="-v")
-    memory = None if options.max_batch_memory is None else parse_bytes(options.max_batch_memory, "--max-batch-memory")
+    answers, memory = answers_of(options), bytes_of(options, "max_batch_memory")
 
     from tilewright.runtime.verbs.generate import GenerateJob
 
     return GenerateJob(
-        model=options.model,
-        input=options.input,
-        output=options.output,
+        **of_records(options, "generate"),
         params=_params(options),
-        count=options.count,
         seed=options.seed or 0,
         batch_memory=memory,
-        answers=options.validate or options.answers,
-        content_field=options.prompt_field,
-        keep=parse_keep(options.keep),
+        answers=answers,
         per_input=options.per_input,
-        settings=settings_of(options, "generate"),
     )
 
 
@@ -303,21 +207,7 @@ def generate(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    job = job_of(options)
-
-    from tilewright.runtime.verbs.generate import generate
-
-    speak = Speaker(options, lambda: _banner(options))
-    report = generate(job, speak)
-    show_part("generate", options, report)
-    if report.lead:
-        speak(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
-        for line in _unused_rungs(report):
-            speak(line)
-            say(f"Warning: {line}", err=True)
-        if options.json:
-            show_report("generate", options, report)
-    raise typer.Exit(report.exit_code)
+    run_job("generate", job_of(options), options, lambda: _rows(options), "tokens", warnings=_unused_rungs)
 
 
 def _unused_rungs(report: GenerateReport) -> Iterator[str]:
@@ -333,17 +223,9 @@ def _drawing(options: Options) -> str:
     return f", temperature {options.temperature:g}, seed {options.seed or 0}" if options.temperature else ", greedy"
 
 
-def _banner(options: Options) -> str:
-    """Of the one process that speaks; options without effect are told on stderr."""
+def _rows(options: Options) -> dict[str, str]:
+    """Of the banner of the one process that speaks; options without effect are told on stderr."""
     if unused := options_without_effect(options):
         say(unused, err=True)
-    rows = {
-        "Model": options.model,
-        "Input": options.input,
-        "Output": options.output,
-        "Prompts": "all" if options.count is None else f"{options.count:,}",
-        "New tokens": f"at most {options.max_tokens:,}" + _drawing(options),
-        "Precision": options.dtype,
-        **device_row(options),
-    }
-    return banner("generate", rows)
+    new = f"at most {options.max_tokens:,}" + _drawing(options)
+    return model_rows(options, "Prompts", {"New tokens": new})

@@ -5,92 +5,73 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-from typer import Option
-
-from tilewright.cli._jobs import JobOptions, Speaker, device_row, settings_of
+from tilewright.cli._jobs import RecordOptions, bytes_of, model_rows, of_records, run_job
 from tilewright.cli._options import (
-    FILES,
-    MACHINE,
-    SCORING,
-    Device,
-    Dtype,
-    Json,
-    Rungs,
-    Threads,
+    Keep,
     Validate,
-    parse_bytes,
+    of_batch_memory,
+    of_count,
+    of_input,
+    of_model,
+    of_output,
+    of_scoring,
+    of_text_field,
     verb,
-)  # fmt: skip
-from tilewright.cli._output import banner, show_part, show_report, summary
+)
 
 if TYPE_CHECKING:
     from tilewright.runtime.verbs.score import ScoreJob
 
 
 @dataclass(kw_only=True)
-class Options(JobOptions):
+class Options(RecordOptions):
     """One field per option."""
 
-    model: Annotated[
-        str,
-        Option("--model", "-p", metavar="PATH", help="A name such as poet, or a model directory.",
-               rich_help_panel=FILES),
-    ]  # fmt: skip
-    input: Annotated[
-        str,
-        Option("--input", "-i", metavar="FILE", help="Texts: .jsonl or .parquet; or .txt, one text per line.",
-               rich_help_panel=FILES),
-    ]  # fmt: skip
-    output: Annotated[
-        str,
-        Option("--output", "-o", metavar="FILE", help="Log-probabilities: .jsonl or .parquet.", rich_help_panel=FILES),
-    ]
-    count: Annotated[
-        int | None,
-        Option("--count", "-n", metavar="N", min=1, help="Score only the first N texts.", show_default="all",
-               rich_help_panel=FILES),
-    ] = None  # fmt: skip
+    model: Annotated[str, of_model(help="A name such as poet, or a model directory.")]
+    input: Annotated[str, of_input(help="Texts: .jsonl or .parquet; or .txt, one text per line.")]
+    output: Annotated[str, of_output(help="Log-probabilities: .jsonl or .parquet.")]
+    count: Annotated[int | None, of_count(help="Score only the first N texts.")] = None
+    content_field: Annotated[
+        str | None,
+        of_text_field(
+            help="Name of the field that holds a record's text or token ids, all of which are scored. No other field "
+            "is then a context.",
+            show_default="text, tokens, or context and continuation",
+        ),
+    ] = None
+    keep: Keep = None
     truncate: Annotated[
         bool,
-        Option("--truncate", help="Cut texts that are longer than the model's context. Else such a text is an error.",
-               rich_help_panel=SCORING),
-    ] = False  # fmt: skip
+        of_scoring(
+            "--truncate", help="Cut texts that are longer than the model's context. Else such a text is an error."
+        ),
+    ] = False
     prefix_token: Annotated[
         int | None,
-        Option("--prefix-token", metavar="ID", min=0, show_default="the model's end-of-text token",
-               help="The token that is put before a text, or before a continuation, that has no context.",
-               rich_help_panel=SCORING),
-    ] = None  # fmt: skip
-    device: Device = "auto"
-    dtype: Dtype = "float32"
-    threads: Threads = None
-    max_batch_memory: Annotated[
-        str | None,
-        Option(metavar="SIZE", help="Memory for the keys and values of a batch, as in 512M. It changes no result.",
-               show_default="1G", rich_help_panel=MACHINE),
-    ] = None  # fmt: skip
+        of_scoring(
+            "--prefix-token",
+            metavar="ID",
+            min=0,
+            help="The token that is put before a text, or before a continuation, that has no context.",
+            show_default="the model's end-of-text token",
+        ),
+    ] = None
+    max_batch_memory: Annotated[str | None, of_batch_memory(show_default="1G")] = None
     validate: Validate = None
-    rung: Rungs = None
-    json: Json = False
 
 
 def job_of(options: Options) -> ScoreJob:
     """What the options ask for. Raises BadParameter for those that do not go together."""
-    memory = None if options.max_batch_memory is None else parse_bytes(options.max_batch_memory, "--max-batch-memory")
+    batch_memory = bytes_of(options, "max_batch_memory")
 
     from tilewright.runtime.verbs.score import ScoreJob
 
     return ScoreJob(
-        model=options.model,
-        input=options.input,
-        output=options.output,
-        count=options.count,
+        **of_records(options, "score"),
         truncate=options.truncate,
         prefix_token=options.prefix_token,
-        batch_memory=memory,
+        batch_memory=batch_memory,
         answers=options.validate,
-        settings=settings_of(options, "score"),
     )
 
 
@@ -116,27 +97,4 @@ def score(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    job = job_of(options)
-
-    from tilewright.runtime.verbs.score import score
-
-    say = Speaker(options, lambda: _banner(options))
-    report = score(job, say)
-    show_part("score", options, report)
-    if report.lead:
-        say(summary(report, int(report.figures.get("tokens", 0)), report.tokens_per_second, "tokens"))
-        if options.json:
-            show_report("score", options, report)
-    raise typer.Exit(report.exit_code)
-
-
-def _banner(options: Options) -> str:
-    rows = {
-        "Model": options.model,
-        "Input": options.input,
-        "Output": options.output,
-        "Texts": "all" if options.count is None else f"{options.count:,}",
-        "Precision": options.dtype,
-        **device_row(options),
-    }
-    return banner("score", rows)
+    run_job("score", job_of(options), options, lambda: model_rows(options, "Texts"), "tokens")

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.formats.files import Writable
 from tilewright.formats.record_fields import kept_in
-from tilewright.formats.records import Completion, Prompt, RecordError
+from tilewright.formats.records import Completion, Prompt, RecordError, batch_error
 
 Result = tuple[Prompt, Sequence[Completion]]  # completions are ignored if the prompt has an error
 
@@ -107,10 +107,7 @@ def _answer(prompt: Prompt, completions: Sequence[Completion]) -> dict[str, Any]
     so that the same job writes the same bytes."""
     line: dict[str, Any] = {"id": f"batch_req_{prompt.line}", "custom_id": prompt.id, **prompt.kept}
     if prompt.error:
-        error = prompt.error
-        about = {"code": "invalid_request", "message": str(error), "line": error.line, "param": error.field or None}
-        about |= {"file": error.file} if error.file else {}
-        return line | {"response": None, "error": about}
+        return line | {"response": None, "error": batch_error(prompt.error)}
     given, made = len(prompt.token_ids), sum(len(each.token_ids) for each in completions)
     body = {
         "object": "text_completion",

@@ -4,14 +4,15 @@ one text per line.
 A JSON line is {"id": ..., "text": "..."}, or has "tokens" (or "input_ids") instead of "text". Its other fields are
 ignored. An OpenAI batch line has "custom_id", "method", "url" and a "body". The body has "input": a text, a list of
 texts, a list of token ids or a list of such lists. It may have "dimensions", "encoding_format", "model" and "user":
-https://platform.openai.com/docs/guides/batch. Any other field of the body is an error of the record.
+https://platform.openai.com/docs/guides/batch. Any other field of the body is an error of the record. If the user names
+the field of the text (record_fields.py), no line is an OpenAI batch line.
 """
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -32,10 +33,12 @@ from tilewright.formats.lines import (
     decode_text,
     json_error,
     missing,
+    naming,
     recovered,
 )
-from tilewright.formats.names import check_records_name, kind_of_records
-from tilewright.formats.records import Id, Record, RecordError
+from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
+from tilewright.formats.record_files import open_records
+from tilewright.formats.records import Id, Record, RecordError, batch_error
 from tilewright.formats.sentence_encoder import RaggedEncoder, Text
 
 OUTPUTS = (".npy", ".jsonl", ".parquet")
@@ -43,6 +46,8 @@ EMBEDDINGS = "/v1/embeddings"
 BODY = ("input", "dimensions", "encoding_format", "model", "user")
 NAMES = ("text", "tokens", "input_ids")
 MOST_INPUTS = 2048  # of one line, OpenAI's limit
+# the fields that EmbeddingWriter writes
+ANSWER = frozenset({"id", "custom_id", "response", "error", "embedding"})
 
 _Unset = msgspec.UnsetType
 
@@ -114,7 +119,8 @@ class EmbeddingLines(LineReader[_Found, Request]):
 
     encoder: from text to token ids. Ids of lines are 0 to vocabulary - 1. size: the most elements of a vector, for
     `dimensions` of a line. one_size: the output is an array, so all vectors have `size` elements, and a line has one
-    text. count, memory and errors are LineReader's.
+    text. fields: if they name the content, only that field is read as text or token ids. count, memory and errors are
+    LineReader's.
     """
 
     example = '{"id": ..., "text": "a text"}'
@@ -128,8 +134,13 @@ class EmbeddingLines(LineReader[_Found, Request]):
         size: int,
         one_size: bool = False,
         count: int | None = None,
+        fields: RecordFields = PLAIN,
     ) -> None:
-        super().__init__(path, count=count, example=self.example)
+        super().__init__(path, count=count, example=self.example, fields=fields)
+        content = fields.content
+        self._line: type = _Line if content is None else naming(content, Text)
+        self._names = {name: name for name in NAMES} if content is None else {content: "content"}
+        self._decode_line: Callable[[bytes], Any] = msgspec.json.Decoder(self._line).decode
         self._encoder, self._vocabulary, self._size, self._one_size = encoder, vocabulary, size, one_size
 
     def batches(self, size: int) -> Iterator[TextBatch]:
@@ -141,26 +152,29 @@ class EmbeddingLines(LineReader[_Found, Request]):
 
     def _decode(self, line: bytes | Row) -> tuple[Id | None, _Found]:
         if isinstance(line, dict):
-            return self._of_record(convert_row(line, _Line), line)
+            return self._of_record(convert_row(line, self._line), line)
         decode_text(line)
         try:
-            record = msgspec.json.decode(line, type=_Line)
+            record = self._decode_line(line)
             fields = decode_fields(line)
-            inside = decode_fields(fields["body"]) if record.body is not msgspec.UNSET else {}
+            given = [
+                name for name in ("body", "custom_id") if getattr(record, name, msgspec.UNSET) is not msgspec.UNSET
+            ]
+            inside = decode_fields(fields["body"]) if "body" in given else {}
             check_keys(line, len(fields) + len(inside))
-            if record.body is not msgspec.UNSET or record.custom_id is not msgspec.UNSET:
+            if given:
                 return self._of_request(record, inside)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
         return self._of_record(record, fields)
 
-    def _of_record(self, record: _Line, fields: dict[str, Any]) -> tuple[Id | None, _Found]:
-        given = [name for name in NAMES if getattr(record, name) is not msgspec.UNSET]
+    def _of_record(self, record: Any, fields: dict[str, Any]) -> tuple[Id | None, _Found]:
+        given = [name for name, at in self._names.items() if getattr(record, at) is not msgspec.UNSET]
         if not given:
-            raise missing(fields, NAMES[0])
+            raise missing(fields, next(iter(self._names)))
         if len(given) > 1:
             raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
-        request = Request((getattr(record, given[0]),))
+        request = Request((getattr(record, self._names[given[0]]),))
         return (None if record.id is msgspec.UNSET else record.id), _Found(given[0], request)
 
     def _of_request(self, record: _Line, inside: dict[str, msgspec.Raw]) -> tuple[Id | None, _Found]:
@@ -209,7 +223,7 @@ class EmbeddingLines(LineReader[_Found, Request]):
 
     def _recover(self, line: bytes | Row | None) -> tuple[Id | None, Request]:
         found = recovered(line, _IdOnly)
-        openai = found.custom_id is not None
+        openai = found.custom_id is not None and self.fields.content is None
         return (found.custom_id if openai else found.id), Request(openai=openai)
 
 
@@ -228,24 +242,8 @@ class EmbeddingText(EmbeddingLines):
 
 
 def open_texts(path: str | os.PathLike[str], **options: Any) -> EmbeddingLines:
-    """The reader for a file, by its name: .jsonl for JSON lines; .parquet, .csv and .tsv for rows with the same fields;
-    .txt for one text per line.
-
-    options: as for EmbeddingLines. Raises UsageError for another name, and InputError.
-    """
-    name = os.fspath(path)
-    check_records_name(name, "input")
-    form = kind_of_records(name)
-    reader = (EmbeddingText if form == ".txt" else EmbeddingLines)(path, **options)
-    if form == ".parquet":
-        from tilewright.formats.parquet import as_rows
-
-        return as_rows(reader, options.get("count"))
-    if form in (".csv", ".tsv"):
-        from tilewright.formats.csv_rows import as_table
-
-        as_table(reader, form)
-    return reader
+    """The reader for a file, by its name; see `open_records`. options: as for EmbeddingLines."""
+    return open_records(EmbeddingLines, EmbeddingText, path, **options)
 
 
 def _inputs(value: Any) -> tuple[Text, ...]:
@@ -274,7 +272,7 @@ class Embedded(NamedTuple):
 
 class EmbeddingWriter:
     """Writes one line per record to an open AtomicFile: {"id", "embedding"}, or {"id", "error": {"line", "field",
-    "message"}}.
+    "message"}}. Kept fields follow the id.
 
     An OpenAI batch line is answered in OpenAI's form. Numbers have as many digits as identify the float32. plain: an
     OpenAI batch line gets the same form as other lines, for a table.
@@ -291,9 +289,8 @@ class EmbeddingWriter:
     def _line(self, one: Embedded) -> dict[str, Any]:
         if one.request.openai and not self._plain:
             return _answer(one)
-        if one.record.error:
-            return {"id": one.record.id, "error": one.record.error}
-        return {"id": one.record.id, "embedding": numbers(one.vectors[0])}
+        line = {"id": one.record.id, **one.record.kept}
+        return line | ({"error": one.record.error} if one.record.error else {"embedding": numbers(one.vectors[0])})
 
 
 class RowWriter:
@@ -318,12 +315,13 @@ def numbers(vector: np.ndarray) -> msgspec.Raw:
 
 def error_line(said: bytes, error: RecordError) -> bytes:
     """The line that replaces `said`, which EmbeddingWriter wrote before, for a record that now has this error."""
-    answer = msgspec.json.decode(said)
+    answer = msgspec.json.decode(said, type=dict[str, msgspec.Raw])
     openai = "custom_id" in answer
-    record = Record(error.line, answer["custom_id" if openai else "id"], error)
+    id = msgspec.json.decode(answer["custom_id" if openai else "id"])
+    record = Record(error.line, id, error, kept=kept_in(answer, ANSWER))
     if openai:
         return msgspec.json.encode(_answer(Embedded(record, Request(openai=True), (), 0))) + b"\n"
-    return msgspec.json.encode({"id": record.id, "error": error}) + b"\n"
+    return msgspec.json.encode({"id": id, **record.kept, "error": error}) + b"\n"
 
 
 def error_row(said: bytes, error: RecordError) -> bytes:
@@ -333,11 +331,9 @@ def error_row(said: bytes, error: RecordError) -> bytes:
 
 def _answer(one: Embedded) -> dict[str, Any]:
     """The answer to an OpenAI batch line. It has no times or random ids, so that the same job writes the same bytes."""
-    error = one.record.error
-    line: dict[str, Any] = {"id": f"batch_req_{one.record.line}", "custom_id": one.record.id}
-    if error:
-        about = {"code": "invalid_request", "message": str(error), "line": error.line, "param": error.field or None}
-        return line | {"response": None, "error": about}
+    line: dict[str, Any] = {"id": f"batch_req_{one.record.line}", "custom_id": one.record.id, **one.record.kept}
+    if one.record.error:
+        return line | {"response": None, "error": batch_error(one.record.error)}
     write = _base64 if one.request.as_bytes else numbers
     data = [{"object": "embedding", "index": i, "embedding": write(vector)} for i, vector in enumerate(one.vectors)]
     usage = {"prompt_tokens": one.tokens, "total_tokens": one.tokens}

@@ -27,6 +27,7 @@ from tilewright.formats.lines import (
     decode_text,
     json_error,
     missing,
+    naming,
     recovered,
 )
 from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
@@ -67,15 +68,10 @@ def _check_beside(record: Any) -> None:
 
 def _naming(content: str, *, text: bool) -> type:
     """A class for a line whose field `content` has token ids, or a text."""
-    kind: Any = (str | list[int] if text else list[int]) | msgspec.UnsetType
-    fields = [
-        ("id", LineId | msgspec.UnsetType, msgspec.UNSET),
-        ("content", kind, msgspec.UNSET),
-        *((name, Any, msgspec.UNSET) for name in BESIDE),
-    ]
+    more: list[tuple[str, Any, Any]] = [(name, Any, msgspec.UNSET) for name in BESIDE]
     if text and content != "text_pair":
-        fields.append(("text_pair", str | msgspec.UnsetType, msgspec.UNSET))
-    return msgspec.defstruct("_NamedLine", fields, rename={"content": content})
+        more.append(("text_pair", str | msgspec.UnsetType, msgspec.UNSET))
+    return naming(content, str | list[int] if text else list[int], more)
 
 
 _decode_list = msgspec.json.Decoder(list[int]).decode

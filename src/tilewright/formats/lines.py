@@ -37,6 +37,16 @@ TextLine = tuple[int, bytes | None, int]  # the same for a line of a text
 LineId = Annotated[str, msgspec.Meta(max_length=512)] | Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # for a line that is an object
 
+_Unset = msgspec.UnsetType
+
+
+def naming(content: str, kind: Any, more: Iterable[tuple[str, Any, Any]] = ()) -> type[msgspec.Struct]:
+    """The struct of a line whose field `content` the user has named: its attribute "content", of the type `kind`. more:
+    other fields, as `msgspec.defstruct` takes them."""
+    fields = [("id", LineId | _Unset, msgspec.UNSET), ("content", kind | _Unset, msgspec.UNSET), *more]
+    return msgspec.defstruct("_NamedLine", fields, rename={"content": content})
+
+
 Raw = TypeVar("Raw")  # the content of a line before it is checked
 Content = TypeVar("Content")  # the content after the check
 Fields = TypeVar("Fields", bound=msgspec.Struct)  # fields of a line or row, each with a default

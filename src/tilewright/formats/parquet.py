@@ -8,7 +8,7 @@ sampling fields. Other columns are read only if the user names them.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -291,7 +291,9 @@ class ParquetEncoder:
     def _convert(self) -> None:
         """Convert the lines up to now to columns. Raises InputError if they are no lines of records."""
         try:
-            batch = self._columns([row for line in self._lines for row in _rows(msgspec.json.decode(line))])
+            batch = self._columns(
+                [row for line in self._lines for row in _rows(msgspec.json.decode(line), self._kinds)]
+            )
         except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             what = f"the job's shards hold lines that are no records ({type(error).__name__}): they were edited"
             remedy = "give --restart to compute them again"
@@ -338,14 +340,14 @@ class _Target(io.RawIOBase):
         return len(data)
 
 
-def _rows(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows of a line: one, or one per completion."""
-    if "custom_id" in said:
+def _rows(said: dict[str, Any], kinds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of a line: one, or one per completion. kinds: of the columns. A kept field may have any name."""
+    if "custom_id" in said and "custom_id" not in kinds:
         said = _line_of(said)
-    choices = said.pop("choices", None)
+    choices = None if "choices" in kinds else said.pop("choices", None)
     for more in [{}] if choices is None else choices:
         row = said | more
-        if row.get("logprobs") is not None:
+        if kinds.get("logprobs") == "logprobs" and row.get("logprobs") is not None:
             row["logprobs"] = [[(int(id), value) for id, value in token.items()] for token in row["logprobs"]]
         yield row
 

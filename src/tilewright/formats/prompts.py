@@ -34,6 +34,7 @@ from tilewright.formats.lines import (
 )
 from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.record_files import open_records
 from tilewright.formats.records import BadLine, Id, Prompt, PromptBatch, RecordError
 from tilewright.formats.sampling_fields import HONOURED, PROMPT_FIELDS, is_known, meant_by, refusal, shown
 
@@ -309,22 +310,11 @@ def open_prompts(
     length: number of token ids of a prompt in a binary file, 16 in the course's. scan: as in TokenFile. The other
     arguments are those of PromptLines. Raises UsageError for another name, and InputError.
     """
-    name = os.fspath(path)
-    check_records_name(name, "input")
-    form = kind_of_records(path)
-    if form == ".bin":
+    check_records_name(path, "input")
+    if kind_of_records(path) == ".bin":
         return PromptFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
-    kind = PromptText if form == ".txt" else PromptLines
-    reader = kind(path, encode=encode, vocabulary=vocabulary, max_length=max_length, count=count, fields=fields)
-    if form == ".parquet":
-        from tilewright.formats.parquet import as_rows
-
-        return as_rows(reader, count)
-    if form in (".csv", ".tsv"):
-        from tilewright.formats.csv_rows import as_table
-
-        as_table(reader, form)
-    return reader
+    return open_records(PromptLines, PromptText, path, encode=encode, vocabulary=vocabulary, max_length=max_length,
+                        count=count, fields=fields)  # fmt: skip
 
 
 def _check_batch_line(record: Any) -> None:

@@ -41,6 +41,12 @@ class RecordError(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{file}line {self.line}{', ' if self.field else ''}{self.field}: "
 
 
+def batch_error(error: RecordError) -> dict[str, Any]:
+    """The error in the answer to an OpenAI batch line."""
+    about = {"code": "invalid_request", "message": str(error), "line": error.line, "param": error.field or None}
+    return about | ({"file": error.file} if error.file else {})
+
+
 def repeated_id(line: int, id: Id | None) -> RecordError:
     """The error for a record whose id an earlier record has."""
     return RecordError(line, "id", f"{id!r} is also the id of an earlier record")

@@ -2,7 +2,8 @@
 
 A JSON line is {"id": ..., "context": "text", "continuation": "text"}, or {"id": ..., "text": "text"} for a text alone.
 "prompt" is another name of "context". Each of them is a text or a list of token ids. "prompt_token_ids",
-"continuation_token_ids" and "tokens" are token ids, too. All other fields are ignored.
+"continuation_token_ids" and "tokens" are token ids, too. All other fields are ignored. If the user names the field of
+the text (record_fields.py), that field is a text alone, and no other field is read.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from tilewright.formats.lines import (
     decode_text,
     json_error,
     missing,
+    naming,
     recovered,
 )
-from tilewright.formats.names import check_records_name, kind_of_records
+from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
+from tilewright.formats.record_files import open_records
 from tilewright.formats.records import Id, Record, RecordError
 
 Tokens = str | list[int]
@@ -46,7 +49,8 @@ _Line = msgspec.defstruct(
      *((name, (list[int] if name.endswith(("_ids", "tokens")) else Tokens) | _Unset, msgspec.UNSET)
        for name in (*CONTEXTS, *CONTINUATIONS, *TEXTS))],
 )  # fmt: skip
-_decode_line = msgspec.json.Decoder(_Line).decode
+# the fields that ScoreWriter writes
+ANSWER = frozenset({"id", "logprob", "is_greedy", "token_ids", "token_logprobs", "cut", "error"})
 
 
 class _IdOnly(msgspec.Struct):
@@ -76,7 +80,8 @@ class ScoredLines(LineReader[Given, T | None], Generic[T]):
     """Texts to score of a JSONL file in batches. Lines that cannot be used become records with an error.
 
     prepare: turns (context, scored) into the form that is computed. If it raises UsageError or InputError, the record
-    has this error. Ids are 0 to vocabulary - 1. count, memory and errors are LineReader's.
+    has this error. Ids are 0 to vocabulary - 1. fields: if they name the content, only that field is read: a text
+    alone, or its token ids. count, memory and errors are LineReader's.
     """
 
     example = '{"id": ..., "context": "text", "continuation": "text"} or {"id": ..., "text": "text"}'
@@ -88,9 +93,12 @@ class ScoredLines(LineReader[Given, T | None], Generic[T]):
         prepare: Callable[[Tokens | None, Tokens], T],
         vocabulary: int,
         count: int | None = None,
+        fields: RecordFields = PLAIN,
     ) -> None:
-        super().__init__(path, count=count, example=self.example)
+        super().__init__(path, count=count, example=self.example, fields=fields)
         self._prepare, self._vocabulary = prepare, vocabulary
+        self._line: type = _Line if fields.content is None else naming(fields.content, Tokens)
+        self._decode_line: Callable[[bytes], Any] = msgspec.json.Decoder(self._line).decode
 
     def batches(self, size: int) -> Iterator[ScoredBatch[T]]:
         """All records in order, `size` at a time."""
@@ -100,10 +108,10 @@ class ScoredLines(LineReader[Given, T | None], Generic[T]):
 
     def _decode(self, line: bytes | Row) -> tuple[Id | None, Given]:
         if isinstance(line, dict):
-            return self._found(convert_row(line, _Line), line)
+            return self._found(convert_row(line, self._line), line)
         decode_text(line)
         try:
-            record = _decode_line(line)
+            record = self._decode_line(line)
             fields = decode_fields(line)
             check_keys(line, len(fields))
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -112,8 +120,12 @@ class ScoredLines(LineReader[Given, T | None], Generic[T]):
 
     def _found(self, record: Any, fields: Row) -> tuple[Id | None, Given]:
         """The id, and what is to be scored. Raises BadLine unless the record is a pair or a text alone."""
-        (context, continuation, text), id = map(_one_of(record), (CONTEXTS, CONTINUATIONS, TEXTS)), record.id
-        own = None if id is msgspec.UNSET else id
+        own = None if record.id is msgspec.UNSET else record.id
+        if (name := self.fields.content) is not None:
+            if record.content is msgspec.UNSET:
+                raise missing(fields, name)
+            return own, Given(None, record.content, name)
+        context, continuation, text = map(_one_of(record), (CONTEXTS, CONTINUATIONS, TEXTS))
         if text and (context or continuation):
             raise BadLine(f"is given together with {context or continuation}; a text alone has neither", text)
         if text:
@@ -172,26 +184,11 @@ def open_scored(
     prepare: Callable[[Tokens | None, Tokens], T],
     vocabulary: int,
     count: int | None = None,
+    fields: RecordFields = PLAIN,
 ) -> ScoredLines[T]:
-    """The reader for a file, by its name: .jsonl for JSON lines; .parquet, .csv and .tsv for rows with the same fields;
-    .txt for one text per line.
-
-    The arguments are those of ScoredLines. Raises UsageError for another name, and InputError.
-    """
-    name = os.fspath(path)
-    check_records_name(name, "input")
-    form = kind_of_records(name)
-    kind = ScoredText if form == ".txt" else ScoredLines
-    reader: ScoredLines[T] = kind(path, prepare=prepare, vocabulary=vocabulary, count=count)
-    if form == ".parquet":
-        from tilewright.formats.parquet import as_rows
-
-        return as_rows(reader, count)
-    if form in (".csv", ".tsv"):
-        from tilewright.formats.csv_rows import as_table
-
-        as_table(reader, form)
-    return reader
+    """The reader for a file, by its name; see `open_records`. The arguments are those of ScoredLines."""
+    lines, text = ScoredLines[T], ScoredText[T]
+    return open_records(lines, text, path, prepare=prepare, vocabulary=vocabulary, count=count, fields=fields)
 
 
 class Scores(NamedTuple):
@@ -206,7 +203,7 @@ class Scores(NamedTuple):
 
 class ScoreWriter:
     """Writes one line per record to an open AtomicFile: {"id", "logprob", "is_greedy", "token_ids", "token_logprobs",
-    "cut"?}, or {"id", "error": {"line", "field", "message"}}."""
+    "cut"?}, or {"id", "error": {"line", "field", "message"}}. Kept fields follow the id."""
 
     def __init__(self, file: Writable) -> None:
         self.file = file
@@ -219,13 +216,14 @@ class ScoreWriter:
 
 def _answer(record: Record, scores: Scores | None) -> dict[str, Any]:
     if scores is None:
-        return {"id": record.id, "error": record.error}
+        return {"id": record.id, **record.kept, "error": record.error}
     values = [float(str(np.float32(value))) for value in scores.logprobs]  # the fewest digits that identify them
-    answer = {"id": record.id, "logprob": scores.logprob, "is_greedy": scores.is_greedy,
+    answer = {"id": record.id, **record.kept, "logprob": scores.logprob, "is_greedy": scores.is_greedy,
               "token_ids": scores.token_ids, "token_logprobs": values}  # fmt: skip
     return answer | {"cut": scores.cut} if scores.cut else answer
 
 
 def error_line(said: bytes, error: RecordError) -> bytes:
     """The line that replaces `said`, which ScoreWriter wrote before, for a record that now has this error."""
-    return msgspec.json.encode({"id": msgspec.json.decode(said)["id"], "error": error}) + b"\n"
+    fields = msgspec.json.decode(said, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode({"id": fields["id"], **kept_in(fields, ANSWER), "error": error}) + b"\n"

@@ -10,6 +10,7 @@ from tilewright.formats.jsonl import TokenLines
 from tilewright.formats.lines import Row, decode_text
 from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.record_files import open_records
 from tilewright.formats.records import Id
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder
 
@@ -47,25 +48,15 @@ def open_sentences(
     from the start; None: all. scan: as in TokenFile. fields: the ones that the user named. Raises UsageError for
     another name and for text without an encoder, InputError as the readers do.
     """
-    name = os.fspath(path)
-    check_records_name(name, "input")
+    check_records_name(path, "input")
     form = kind_of_records(path)
     if form == ".bin":
         return TokenFile(path, length=length, vocabulary=vocabulary, count=count, scan=scan)
-    kind = SentenceText if form == ".txt" else TokenLines
-    if kind is SentenceText and encoder is None:
+    if form == ".txt" and encoder is None:
         raise UsageError(
             "the input is text, and the model has no tokenizer.json",
-            path=name,
+            path=path,
             remedy="give token ids in a .jsonl file",
         )
-    reader = kind(path, length=length, vocabulary=vocabulary, encoder=encoder, count=count, fields=fields)
-    if form == ".parquet":
-        from tilewright.formats.parquet import as_rows
-
-        return as_rows(reader, count)
-    if form in (".csv", ".tsv"):
-        from tilewright.formats.csv_rows import as_table
-
-        as_table(reader, form)
-    return reader
+    return open_records(TokenLines, SentenceText, path, length=length, vocabulary=vocabulary, encoder=encoder,
+                        count=count, fields=fields)  # fmt: skip

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from tilewright.backends import backend
 from tilewright.backends.protocol import Array, Backend, Workspace
-from tilewright.errors import UsageError, WrongType
+from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.records import Completion, Id
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.attention import CpuAttention
@@ -33,10 +33,14 @@ BLOCK = 256  # number of prompts that are checked at a time
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A prompt's token ids and its n completions, as in `output.outputs[0].text`."""
+    """A prompt's token ids and its n completions, as in `output.outputs[0].text`.
+
+    error: with errors="record", why the prompt has no completions.
+    """
 
     prompt_token_ids: list[int]
     outputs: list[Completion]
+    error: UsageError | InputError | None = None
 
 
 class LanguageModel(ABC):
@@ -80,6 +84,7 @@ class LanguageModel(ABC):
         ids: Iterable[Id] | None = None,
         seed: int = 0,
         max_batch_memory: int | None = None,
+        errors: Literal["raise", "record"] = "raise",
     ) -> Iterator[Output]:
         """The completions of each prompt, in the order of the prompts. Prompts are read as they are needed.
 
@@ -88,9 +93,11 @@ class LanguageModel(ABC):
         samples, unlike greedy tokens, change with the index. seed: of the random numbers, if params have none.
         max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most of the free memory on a GPU.
 
-        Raises UsageError with the number, from 0, of a prompt that cannot be continued, or whose logits are not finite.
-        No later prompt is continued then.
+        errors: what to do with a prompt that cannot be continued, such as an empty one, or whose logits are not finite.
+        "raise": raise UsageError with its number, from 0; no later prompt is continued then. "record": its Output has
+        the error and no completions, and all other prompts are continued.
         """
+        check_errors(errors)
         params = SamplingParams() if params is None else params
         memory = self.attention.memory if max_batch_memory is None else max_batch_memory
         for name, value, kind in (("params", params, SamplingParams), ("seed", seed, int),
@@ -104,28 +111,46 @@ class LanguageModel(ABC):
                 raise WrongType(f"{name} is {given!r}; a list is wanted")
         params.check_for(vocabulary=self.sizes.vocabulary, context=self.sizes.context,
                          has_tokenizer=self.tokenizer is not None)  # fmt: skip
-        return self._outputs(prompts, params, ids, self.engine(seed=seed, memory=memory))
+        named = zip(prompts, count() if ids is None else ids, strict=ids is not None)
+        return self._outputs(named, params, self.engine(seed=seed, memory=memory), record=errors == "record")
 
     def _outputs(
-        self, prompts: Iterable[Prompt], params: SamplingParams, ids: Iterable[Id] | None, engine: Engine
+        self, named: Iterator[tuple[Prompt, Id]], params: SamplingParams, engine: Engine, *, record: bool
     ) -> Iterator[Output]:
-        unanswered: deque[np.ndarray] = deque()
+        """record: see `generate`'s errors."""
+        unanswered: deque[tuple[int, np.ndarray | UsageError | InputError]] = deque()
 
         def requests() -> Iterator[Request | Block]:
-            named, first = zip(prompts, count() if ids is None else ids, strict=ids is not None), 0
+            first = 0
             while block := list(islice(named, max(BLOCK // params.n, 1))):
-                checked = checked_prompts([prompt for prompt, _ in block], first, self.sizes, self.tokenizer)
-                unanswered.extend(checked)
+                given = [prompt for prompt, _ in block]
+                checked = checked_prompts(given, first, self.sizes, self.tokenizer, record=record)
+                unanswered.extend(enumerate(checked, first))
                 first += len(block)
-                if engine.takes_blocks:
-                    yield Block([id for _, id in block], checked, params)
-                else:
-                    yield from (Request(id, prompt, params) for (_, id), prompt in zip(block, checked, strict=True))
+                good = [(id, tokens) for (_, id), tokens in zip(block, checked, strict=True)
+                        if isinstance(tokens, np.ndarray)]  # fmt: skip
+                if not engine.takes_blocks:
+                    yield from (Request(id, tokens, params) for id, tokens in good)
+                elif good:
+                    yield Block([id for id, _ in good], [tokens for _, tokens in good], params)
 
-        for i, found in enumerate(engine.run(requests())):
+        def bad() -> Iterator[Output]:
+            """The outputs of bad prompts, up to the next good one."""
+            while unanswered and isinstance(error := unanswered[0][1], UsageError | InputError):
+                unanswered.popleft()
+                yield Output([], [], error)
+
+        for found in engine.run(requests()):
+            yield from bad()
+            number, tokens = unanswered.popleft()
+            assert isinstance(tokens, np.ndarray)
+            error = None
             if any(one.failed for one in found):
-                raise UsageError(f"prompt {i} (counted from 0): {failed(params)}")
-            yield Output(unanswered.popleft().tolist(), [self.completion(one) for one in found])
+                error = UsageError(f"prompt {number} (counted from 0): {failed(params)}")
+                if not record:
+                    raise error
+            yield Output(tokens.tolist(), [] if error else [self.completion(one) for one in found], error)
+        yield from bad()
 
     def score(
         self,
@@ -134,6 +159,7 @@ class LanguageModel(ABC):
         truncate: bool = False,
         prefix_token: int | None = None,
         max_batch_memory: int | None = None,
+        errors: Literal["raise", "record"] = "raise",
     ) -> Iterator[Score]:
         """The log-probabilities of each text's tokens, in the order of the texts. Texts are read as they are needed. It
         runs on the CPU.
@@ -145,13 +171,14 @@ class LanguageModel(ABC):
         scored in windows. max_batch_memory: bytes for keys and values; None: 1 GiB. A context that several texts share
         is computed once.
 
-        Raises UsageError with the number, from 0, of a text that cannot be scored, or whose log-probabilities are not
-        finite.
+        errors: what to do with a text that cannot be scored, or whose log-probabilities are not finite. "raise": raise
+        UsageError with its number, from 0. "record": its Score has the error and no tokens.
         """
+        check_errors(errors)
         if isinstance(texts, str) or not np.iterable(texts):
             raise WrongType(f"texts is a {type(texts).__name__}; a list of texts or of pairs is wanted")
         limits = self.scoring_limits(truncate=truncate, prefix_token=prefix_token)
-        return self._scores(texts, limits, self.scorer(max_batch_memory))
+        return self._scores(texts, limits, self.scorer(max_batch_memory), record=errors == "record")
 
     def scoring_limits(self, *, truncate: bool, prefix_token: int | None) -> ScoringLimits:
         """The limits of `score`. Raises UsageError for a prefix token outside the vocabulary."""
@@ -168,25 +195,46 @@ class LanguageModel(ABC):
             raise UsageError(parameter="device", value=repr(self.device), rule=rule, remedy='give device="cpu"')
         return Scorer(self, memory)
 
-    def _scores(self, texts: Iterable[Scorable], limits: ScoringLimits, scorer: Scorer) -> Iterator[Score]:
-        encode, unanswered = self.tokenizer.encode if self.tokenizer else None, deque[Pieces]()
+    def _scores(
+        self, texts: Iterable[Scorable], limits: ScoringLimits, scorer: Scorer, *, record: bool
+    ) -> Iterator[Score]:
+        """record: see `score`'s errors."""
+        encode = self.tokenizer.encode if self.tokenizer else None
+        unanswered: deque[tuple[str, Pieces | UsageError | InputError]] = deque()  # each with its name
 
         def wanted() -> Iterator[Wanted]:
             for i, text in enumerate(texts):
-                pieces = pieces_of(text, f"text {i} (counted from 0)", limits, encode, self.sizes.vocabulary)
-                unanswered.append(pieces)
-                yield from pieces.wanted
+                name = f"text {i} (counted from 0)"
+                try:
+                    pieces = pieces_of(text, name, limits, encode, self.sizes.vocabulary)
+                except (UsageError, InputError) as error:
+                    if not record:
+                        raise
+                    unanswered.append((name, error))
+                else:
+                    unanswered.append((name, pieces))
+                    yield from pieces.wanted
 
-        number, done = 0, 0  # how many windows of the oldest unanswered text are computed
+        def bad() -> Iterator[Score]:
+            """The scores of bad texts, up to the next good one."""
+            while unanswered and isinstance(error := unanswered[0][1], UsageError | InputError):
+                unanswered.popleft()
+                yield Score.of_error(error)
+
+        done = 0  # how many windows of the oldest unanswered text are computed
         for _ in scorer.run(wanted()):
+            yield from bad()
+            name, pieces = unanswered[0]
+            assert isinstance(pieces, Pieces)
             done += 1
-            if done < len(unanswered[0].wanted):
+            if done < len(pieces.wanted):
                 continue
-            pieces, done = unanswered.popleft(), 0
-            if pieces.failed:
-                raise UsageError(f"text {number} (counted from 0): {NOT_FINITE}")
-            yield pieces.score()
-            number += 1
+            unanswered.popleft()
+            done, error = 0, UsageError(f"{name}: {NOT_FINITE}")
+            if pieces.failed and not record:
+                raise error
+            yield Score.of_error(error) if pieces.failed else pieces.score()
+        yield from bad()
 
     def logprobs(self, hidden: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `decoder.ScoringDecoder`."""
@@ -209,6 +257,13 @@ class LanguageModel(ABC):
         """The completion, with its text if the model has a tokenizer."""
         text = self.tokenizer.decode(found.token_ids)[: found.text_end] if self.tokenizer else None
         return Completion(found.index, list(found.token_ids), text, found.finish_reason, found.logprobs)
+
+
+def check_errors(errors: str) -> None:
+    """Raises UsageError for anything but "raise" and "record"."""
+    if errors not in ("raise", "record"):
+        raise UsageError(parameter="errors", value=repr(errors), rule='"raise" and "record" are known',
+                         remedy="give one of them")  # fmt: skip
 
 
 def attention_on(device: Backend, sizes: Sizes, dtype: str) -> Attention:

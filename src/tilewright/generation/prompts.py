@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.errors import UsageError, WrongType
+from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.tokenizer import END_OF_TEXT, Tokenizer
 from tilewright.generation.decoder import Sizes
 from tilewright.ops.core.arrays import NO_NUMBERS
@@ -15,9 +15,10 @@ Prompt = str | Sequence[int] | np.ndarray
 
 
 def checked_prompts(
-    prompts: Sequence[Prompt], first: int, sizes: Sizes, tokenizer: Tokenizer | None
-) -> list[np.ndarray]:
-    """`checked_prompt` of each prompt. first: the number of the first one, for messages."""
+    prompts: Sequence[Prompt], first: int, sizes: Sizes, tokenizer: Tokenizer | None, *, record: bool = False
+) -> list[np.ndarray | UsageError | InputError]:
+    """`checked_prompt` of each prompt. first: the number of the first one, for messages. record: a bad prompt gives its
+    error; else the error is raised."""
     arrays = [p for p in prompts if isinstance(p, np.ndarray) and p.ndim == 1 and p.dtype.kind in "iu"]
     if arrays and len(arrays) == len(prompts):
         counts = list(map(len, arrays))
@@ -26,10 +27,15 @@ def checked_prompts(
             ends = np.cumsum(counts).tolist()
             flat = flat.astype(np.int64)
             return [flat[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-    return [
-        checked_prompt(prompt, f"prompt {first + i} (counted from 0)", sizes, tokenizer)
-        for i, prompt in enumerate(prompts)
-    ]
+    found: list[np.ndarray | UsageError | InputError] = []
+    for number, prompt in enumerate(prompts, first):
+        try:
+            found.append(checked_prompt(prompt, f"prompt {number} (counted from 0)", sizes, tokenizer))
+        except (UsageError, InputError) as error:
+            if not record:
+                raise
+            found.append(error)
+    return found
 
 
 def checked_prompt(prompt: Prompt, name: str, sizes: Sizes, tokenizer: Tokenizer | None) -> np.ndarray:

@@ -3,13 +3,14 @@ and are cut to the model's context on request."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import InputError, UsageError
 from tilewright.generation.scoring import Wanted
 
 Encode = Callable[[str], list[int]]
@@ -23,7 +24,8 @@ class Score:
 
     token_ids: of the scored tokens. logprobs: natural logarithm of each one's probability, given all tokens before it.
     logprob: their sum. is_greedy: every token is the likeliest one; if several are equal, the lowest id. cut: number of
-    context tokens that the model did not read.
+    context tokens that the model did not read. error: with errors="record", why the text has no scored tokens; its
+    logprob is NaN then.
     """
 
     token_ids: list[int]
@@ -31,6 +33,12 @@ class Score:
     logprob: float
     is_greedy: bool
     cut: int = 0
+    error: UsageError | InputError | None = None
+
+    @classmethod
+    def of_error(cls, error: UsageError | InputError) -> Score:
+        """The score of a text that has none."""
+        return cls([], [], math.nan, False, error=error)
 
 
 class Pieces(NamedTuple):

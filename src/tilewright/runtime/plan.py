@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -177,6 +178,12 @@ def program(verb: str, *paths: str | None, model: str | None = None) -> Part:
     files = tokenizer_files(model) if model else []
     words = TOKENIZERS + TOKENIZER_TIMES * sum(map(os.path.getsize, files)) if files else 0
     return Part("program", PROGRAM + KERNELS.get(verb, 0) + packages + words)
+
+
+def file_bytes(model: str) -> int:
+    """Bytes of a model's weights on disk."""
+    files = sorted(Path(model).glob("*.safetensors")) if os.path.isdir(model) else [Path(model)]
+    return sum(file.stat().st_size for file in files)
 
 
 def widened(mapped: Mapping[str, np.ndarray]) -> int:

@@ -6,7 +6,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -67,6 +67,30 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def say_done(self, say: Say, doing: str) -> None:
+        """Say how long the model's work and the output took. doing: "Embedding 3 texts"."""
+        if self.computed:
+            writing = self.seconds.get("write", 0.0) + self.seconds["merge"]
+            say(f"{doing}...Done! ({self.seconds.get('run', 0.0):.3f} sec)")
+            say(f"Writing output...Done! ({writing:.3f} sec)")
+
+
+@dataclass
+class TokensReport(Report):
+    """tokens: made or scored, in all; cut: records for which the model's context was too short. tokens_per_second: of
+    this run."""
+
+    tokens: int = 0
+    cut: int = 0
+    tokens_per_second: float = 0.0
+
+    def count(self, sums: Mapping[str, float]) -> int:
+        """Fill in the fields from the sums of all shards' figures. Returns the tokens of this run."""
+        self.tokens, self.cut = int(sums.get("tokens", 0)), int(sums.get("cut", 0))
+        new = int(self.figures.get("tokens", 0))
+        self.tokens_per_second = new / max(self.seconds.get("run", 0.0), 1e-9)
+        return new
 
 
 @contextmanager

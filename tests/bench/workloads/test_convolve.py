@@ -1,6 +1,7 @@
 """The bench of volumes at small sizes: checked, beside its peers, and without one."""
 
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -27,8 +28,11 @@ def quick(monkeypatch):
     monkeypatch.setattr(clock, "SPIN_S", 0.0)
 
 
-def rows_of(*given, **options) -> list[Row]:
-    return [row for rows in convolve.bench(*given, **options) for row in rows]
+BOTH = ("scipy", "torch")  # the peers of tests that are not long: Halide compiles for seconds
+
+
+def rows_of(*given, against=BOTH, **options) -> list[Row]:
+    return [row for rows in convolve.bench(*given, against=against, **options) for row in rows]
 
 
 def test_a_row_for_each_that_can():
@@ -70,7 +74,32 @@ def test_peers_compute_the_same(case, rng):
         assert np.allclose(torch()[0].numpy().reshape(expected.shape), expected, atol=1e-4)
     if scipy := peers.scipy_call(case, inputs):
         assert np.allclose(scipy(), expected, atol=1e-4)
-    assert set(peers.cpu(case, inputs)) == {n for n, c in (("PyTorch", torch), ("scipy", scipy)) if c}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_the_ladder_has_every_peer(case, rng):
+    names = [name for name, module in (("scipy", "scipy"), ("Halide", "halide")) if find_spec(module) and not case.C]
+    names += ["PyTorch"] if case.mode == "constant" else []
+    names += ["OpenCV"] if find_spec("cv2") and case.kind == "gaussian" else []
+    assert set(peers.cpu(case, spec.make(case, rng))) == set(names)
+
+
+@pytest.mark.long
+def test_all_peers_in_one_process():
+    """Their threads live side by side. The fastest peer is named."""
+    pytest.importorskip("halide")
+    pytest.importorskip("cv2")
+    said: list[str] = []
+    rows = rows_of([spec.Case(40, 33, 70, 5, 5, 5, kind="gaussian")], against=None, say=said.append)
+    assert [row.rung for row in rows] == ["tilewright", "scipy", "torch", "halide", "opencv"]
+    assert rows[0].peer == min(rows[1:], key=lambda row: row.median_s).rung
+
+
+def test_a_wrong_peer_is_not_reported(monkeypatch):
+    monkeypatch.setitem(convolve.CALLS, "scipy", lambda case, inputs: lambda: np.zeros((8, 9, 20), np.float32))
+    with pytest.raises(InternalError, match=r"scipy is off by .* times its bound on 8x9x20"):
+        rows_of(CASES[:1], say=lambda text: None)
 
 
 def test_without_a_peer(monkeypatch):
@@ -89,7 +118,7 @@ def test_short_calls_take_more_turns(short, times, monkeypatch):
 
 
 def test_an_unknown_peer_is_named():
-    with pytest.raises(UsageError, match="no peer is called itk; the peers are scipy, torch"):
+    with pytest.raises(UsageError, match="no peer is called itk; the peers are scipy, torch, halide, opencv"):
         rows_of(CASES, against=("itk",), say=lambda text: None)
 
 
@@ -111,7 +140,7 @@ def test_rows_of_a_gpu_name_their_peers(monkeypatch):
     monkeypatch.setattr(climb, "climb", climbed)
     monkeypatch.setattr(convolve.ladder, "choose", lambda problem: convolve.ladder.rungs["simt.march"])
     said: list[str] = []
-    rows = rows_of([case], device="cuda", say=said.append)
+    rows = rows_of([case], device="cuda", against=None, say=said.append)
     assert [(row.op, row.rung, row.peer_ratio) for row in rows[1:]] == [
         ("volumes", "cuDNN", 8.0),
         ("volumes", "CuPy", 4.0),

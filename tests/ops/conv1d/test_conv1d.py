@@ -85,7 +85,7 @@ def test_a_sample_is_alone(dtype, sizes, pool, rng):
     assert [y[b].tobytes() for b in range(7) if b != 4] == [alone[b] for b in range(7) if b != 4]
 
 
-@pytest.mark.parametrize("lanes", [4, 8])
+@pytest.mark.parametrize("lanes", [4, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("rung", ["cpu.taps", "cpu.channel_tiles"])
 def test_shorter_vectors(lanes, rung, rng, monkeypatch):
     """The kernels of machines without AVX-512 and without AVX2 run anywhere."""
@@ -98,7 +98,7 @@ def test_shorter_vectors(lanes, rung, rng, monkeypatch):
                 compare(conv1d(**inputs), expected, spec.bound(case, inputs, expected))
 
 
-@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("lanes", [4, pytest.param(8, marks=pytest.mark.long), 16])
 def test_transpose(lanes, rng, monkeypatch):
     """(B, R, S) -> (B, S, R) for every remainder, into a part of a larger array and no further."""
     monkeypatch.setattr(CPU, "lanes", lanes)

@@ -15,6 +15,7 @@ from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs import location
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.location import job_path, output_in
+from tilewright.runtime.jobs.manifest import encoded, seal
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
@@ -135,7 +136,20 @@ def test_a_file_that_names_nothing(place):
         run(place.task(), place.output, Inline())
 
 
-@pytest.mark.parametrize("part", [(0, 2), (1, 2)])
+@pytest.mark.parametrize("directory", ["", "state", "/a\0b", "/a/../b", "/", "/proc", "/dev/null", "s3://bucket/x"])
+def test_a_file_that_was_edited(place, far, directory):
+    """It names what no run would write, and its seal fits."""
+    run(place.task(), place.output, Inline(), Settings(job_dir=far))
+    content = location.Location(directory=directory, output=place.output)
+    Path(f"{place.output}.job").write_bytes(encoded(seal(content)))
+    with pytest.raises((UsageError, ResourceError)):
+        run(place.task(), place.output, Inline())
+    with pytest.raises((UsageError, ResourceError)):
+        status(place.output)
+    assert output_in(far) is None
+
+
+@pytest.mark.parametrize("part", [(0, 2), pytest.param((1, 2), marks=pytest.mark.long)])
 def test_parts_share_the_directory(place, far, part):
     run(place.task(), place.output, Inline(), Settings(job_dir=far, part=part))
     other = (1 - part[0], 2)
@@ -153,6 +167,7 @@ def test_a_lost_directory_is_made_again(place, far):
         assert directory.path == far
 
 
+@pytest.mark.long
 def test_signals_are_told_with_the_directory(place, far):
     process = place.start(engine="inline", knobs={"slow": 0.05}, options={"job_dir": far})
     place.wait_for(2)

@@ -120,6 +120,24 @@ def test_a_shared_folder(nodes, shared, sent):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_state_elsewhere(nodes, shared):
+    """Nodes that see the output and not the directory of --job-dir send their shards to rank 0."""
+    os.chdir(nodes.folder)
+    init_dcgan("m", 1, z_size=4, channels=(8, 4, 3))
+    state = (nodes.folder if shared else nodes.work) / "state"
+    job = ("draw", "-p", str(nodes.folder / "m"), "-n", "64", "--shard-size", "8")
+    alone(*job, "-o", "whole.npy")
+    out = nodes.folder / "out.npy"
+    for options in (("--job-dir", str(state)), ()):
+        report = ranks(nodes, *job, "-o", str(out), *options, each=1)
+        assert ("sent" in report["job"]) == (not shared)
+        assert out.read_bytes() == Path("whole.npy").read_bytes()
+        assert report["job"]["directory"] == str(state) and report["job"]["computed"] == (64 // 8 if options else 0)
+    assert Path("out.npy.job").is_file() and os.listdir(nodes.second) == []
+
+
+@pytest.mark.long
 def test_a_compressed_input(nodes):
     """It is sent as it is, and keeps its name. A directory of inputs is refused."""
     os.mkdir("in")
@@ -159,7 +177,12 @@ def test_a_rank_of_the_other_node_that_is_killed(nodes):
         while not (found := [*nodes.folder.glob("tmp/*/output/out.npy.job/logs/done-3-node2-*.json")]):
             assert time.monotonic() < until and not ended.done(), ended.result()
             time.sleep(0.01)
-        os.kill(int(found[0].stem.rpartition("-")[2]), signal.SIGKILL)
+        pid, shards = int(found[0].stem.rpartition("-")[2]), found[0].parents[1] / "shards"
+        while not [*shards.glob(f".*.part.node2-{pid}-*.tmp")]:  # it is stopped in the midst of a shard
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.001)
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
         assert "rank 3 on node2" in ended.result()
     while os.listdir(nodes.folder / "tmp"):
         assert time.monotonic() < until

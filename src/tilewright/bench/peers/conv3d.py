@@ -1,4 +1,4 @@
-"""PyTorch, scipy and CuPy for conv3d, and sums over windows in float64."""
+"""PyTorch, scipy, Halide, OpenCV and CuPy for conv3d, and sums over windows in float64."""
 
 import math
 from importlib.util import find_spec
@@ -6,6 +6,8 @@ from importlib.util import find_spec
 import numpy as np
 
 from tilewright.bench.measure import Call
+from tilewright.bench.peers.halide import halide_call
+from tilewright.bench.peers.opencv import opencv_call
 from tilewright.ops.conv3d.arguments import window_for
 from tilewright.ops.conv3d.operands import index_map
 from tilewright.ops.conv3d.problem import EPS32
@@ -68,8 +70,10 @@ def _sums(x, weights: np.ndarray, case):
 
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
-    """PyTorch and scipy.ndimage, if they can compute this case."""
-    found = {"PyTorch": torch_call(case, inputs), "scipy": scipy_call(case, inputs) if find_spec("scipy") else None}
+    """PyTorch, and scipy.ndimage, Halide and OpenCV if they are installed, if they can compute this case."""
+    others = (("scipy", "scipy", scipy_call), ("Halide", "halide", halide_call), ("OpenCV", "cv2", opencv_call))
+    found = {"PyTorch": torch_call(case, inputs)}
+    found |= {name: call(case, inputs) for name, module, call in others if find_spec(module)}
     return {name: call for name, call in found.items() if call}
 
 

@@ -12,7 +12,7 @@ from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.side_by_side import side_table
 from tilewright.bench.report.svg import page_rules
-from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
+from tilewright.bench.report.sweeps import PREFIX, matrix_table, sweep_table, sweeps
 from tilewright.bench.report.tables import (
     UNITS,
     WHY_ABOVE,
@@ -168,7 +168,8 @@ def _sweeps(swept: Sequence[Row], by_op: dict[str, list[Row]], drawings: dict[st
         content = _note(SWEPT)
         for machine, own in groups(rows, lambda row: row.machine).items():
             lines = [svg for name, svg in drawings.items() if name.startswith(f"{machine}/{op}-")]
-            tables = [sweep_table(some) for some in sweeps(own).values()]
+            every = [(matrix_table(some), sweep_table(some)) for some in sweeps(own).values()]
+            tables = [table for both in every for table in both if table]
             content += _heading(machine) + _figures(lines) + _details("Every point", tables)
         yield Section("Sweeps", op, op.removeprefix(PREFIX), content)
     if sides := side_table([*by_op.get("conv3d", []), *swept]):

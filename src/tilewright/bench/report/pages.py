@@ -12,7 +12,7 @@ from tilewright.bench.report.kernels import kernel_tables
 from tilewright.bench.report.layers import layer_tables
 from tilewright.bench.report.shown import by_machine
 from tilewright.bench.report.side_by_side import side_table
-from tilewright.bench.report.sweeps import PREFIX, sweep_table, sweeps
+from tilewright.bench.report.sweeps import PREFIX, matrix_table, sweep_table, sweeps
 from tilewright.bench.report.tables import (
     WHY_ABOVE,
     bench_tables,
@@ -208,6 +208,8 @@ def _sweeps(swept: list[Row], by_op: dict[str, list[Row]], figures: list[str]) -
         for (machine, _, names, dtype), some in sweeps(rows).items():
             yield f"### {' and '.join(names.split('-'))} on {machine_title(machine)}, {dtype}"
             yield _images(figures, f"{machine}/{op}-{names}-{dtype}.svg")
+            if matrix := matrix_table(some):
+                yield matrix.markdown()
             yield sweep_table(some).markdown()
     if sides := side_table([*by_op.get("conv3d", []), *swept]):
         yield "## conv3d on CPU and GPU"

@@ -11,6 +11,7 @@ from tilewright.bench.report.tables import Table, case_of, device_of, groups, no
 from tilewright.bench.results import WORKERS, Row, read, save_here, write_text
 from tilewright.bench.sweep import OTHER_BITS, PREFIX, THREADS
 from tilewright.bench.sweep_kinds import JOBS
+from tilewright.errors import counted
 
 WIDTH, HEIGHT, MARGIN, LEFT = 480, 250, 16, 58  # pixels; HEIGHT: of the plot; LEFT: position of its axis
 COLOURS = ("cpu", "simt", "tile", "vendor", "roof", "float64")  # of the curves, in this order
@@ -99,6 +100,23 @@ def sweep_table(rows: list[Row]) -> Table:
         lines.append((row.rung, case_of(row), *row.setting.values(), *where, *cells, mark, row.check))
     caption = f"{title(rows)}; {origin(rows)}."
     return Table(caption, header, tuple(lines), 2, (*remarks(rows), *noise_notes(rows)))
+
+
+def matrix_table(rows: list[Row]) -> Table | None:
+    """Seconds by number of records (lines) and of workers (columns); None for a sweep over other parameters.
+
+    rows: as for `sweep_table`.
+    """
+    names = list(rows[0].setting)
+    if len(names) != 2 or names[1] != WORKERS:
+        return None
+    cells = {tuple(row.setting.values()): three(row.median_s) if row.runs else "" for row in rows}
+    counts, workers = (list(dict.fromkeys(key[i] for key in cells)) for i in range(2))
+    lines = tuple((f"{int(n):,}", *(cells.get((n, w), "") for w in workers)) for n in counts)
+    what = "GPU" if not rows[0].threads else "worker"
+    header = (names[0], *(counted(int(w), what) for w in workers))
+    caption = f"{rows[0].op.removeprefix(PREFIX)}, {rows[0].dtype}: seconds of all shards; {origin(rows)}."
+    return Table(caption, header, lines, 0)
 
 
 def unit_of(rows: list[Row]) -> str | None:

@@ -37,7 +37,7 @@ from tilewright.bench.report.sentences import (
 )
 from tilewright.bench.report.shown import shown
 from tilewright.bench.report.svg import standalone
-from tilewright.bench.report.sweeps import PREFIX, is_sweep, of_sweeps, sweep_table, sweeps
+from tilewright.bench.report.sweeps import PREFIX, is_sweep, matrix_table, of_sweeps, sweep_table, sweeps
 from tilewright.bench.report.sweeps import curves as sweep_curves
 from tilewright.bench.report.tables import (
     Table,
@@ -164,7 +164,8 @@ def _sweep_parts(rows: list[Row]) -> Iterator[Part]:
         sentences = [sentence for curve in sweep_curves(some) for sentence in sweep_sentences(curve)]
         title = f"{op.removeprefix(PREFIX)}, {dtype}: {' and '.join(names.split('-'))}"
         drawn = {Path(name).name: svg for name, svg in of_sweeps(some).items()}
-        yield _part(SWEEPS, some, f"{op}-{names}-{dtype}", sentences, drawn, [sweep_table(some)], title)
+        tables = [table for table in (matrix_table(some), sweep_table(some)) if table]
+        yield _part(SWEEPS, some, f"{op}-{names}-{dtype}", sentences, drawn, tables, title)
 
 
 def _scaling_parts(rows: list[Row]) -> Iterator[Part]:

@@ -1,5 +1,5 @@
-"""Convolution of volumes, compared with scipy.ndimage and PyTorch, and with the limit of each case. The limit is the
-longer of two measured times: the case's multiply-adds alone, or a copy of its bytes.
+"""Convolution of volumes, compared with scipy.ndimage, PyTorch, Halide and OpenCV, and with the limit of each case. The
+limit is the longer of two measured times: the case's multiply-adds alone, or a copy of its bytes.
 
 The cases are the sizes of `bench/sizes/conv3d.py`. On the CPU every library writes to memory that it has written to
 before. Otherwise page faults would take the same time for every library, and more than the convolution. On a GPU the
@@ -12,10 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from tilewright.bench import climb
 from tilewright.bench.clocks.cpu import CpuClock
 from tilewright.bench.measure import RUNS, Call, Timing, interleave
 from tilewright.bench.peers.conv3d import scipy_call, torch_call
+from tilewright.bench.peers.halide import halide_call
+from tilewright.bench.peers.opencv import opencv_call
 from tilewright.bench.results import PEER, Row
 from tilewright.bench.roofs.cpu import limits_beside
 from tilewright.bench.sizes import conv3d as spec
@@ -24,7 +28,9 @@ from tilewright.ops.conv3d import ladder
 from tilewright.ops.core.launch import thread_count
 
 SHORT_S = 0.01
-PEERS = {"cpu": ("scipy", "torch"), "cuda": ("cudnn", "cupy")}
+PEER_BOUND = 4.0  # the constant of a peer's error bound: three passes in float32, as in our separable rung
+CALLS = {"scipy": scipy_call, "torch": torch_call, "halide": halide_call, "opencv": opencv_call}
+PEERS = {"cpu": tuple(CALLS), "cuda": ("cudnn", "cupy")}
 Say = Callable[[str], None]
 
 
@@ -65,7 +71,7 @@ def _on_cpu(case: spec.Case, against: tuple[str, ...], say: Say) -> list[Row]:
             f"conv3d.{rung.name} is off by {error:.3g} times its bound on {case.name}; nothing is reported"
         )
     say(f"{case.label or case.name}: {rung.name}, largest error {error:.2f} of its bound")
-    calls: dict[str, Call] = {"tilewright": call, **_peers(case, subject.inputs, against, say)}
+    calls: dict[str, Call] = {"tilewright": call, **_peers(subject, against, say)}
     limits = limits_beside(*spec.cost(case))
     clock = CpuClock(settle="torch" in calls and thread_count() > 1)
     everything = calls | {name: limit for name, (limit, _) in limits.items()}
@@ -82,16 +88,22 @@ def _rounds(call: Call) -> int:
     return RUNS if time.perf_counter() - start > SHORT_S else 3 * RUNS
 
 
-def _peers(case: spec.Case, inputs: dict, against: tuple[str, ...], say: Say) -> dict[str, Call]:
+def _peers(subject: climb.Subject, against: tuple[str, ...], say: Say) -> dict[str, Call]:
+    """Name -> call of each peer that is installed and computes this case. Raises InternalError for a wrong result."""
     found: dict[str, Call] = {}
+    bound = spec.bound(subject.case, subject.inputs, subject.reference, PEER_BOUND)
     for name in against:
         try:
-            call = {"scipy": scipy_call, "torch": torch_call}[name](case, inputs)
+            call = CALLS[name](subject.case, subject.inputs)
         except ModuleNotFoundError as missing:
             say(f"no {name}: {missing.name} is not installed")
             continue
-        if call is not None:
-            found[name] = call
+        if call is None:
+            continue
+        error = np.max(np.abs(np.asarray(call()).reshape(bound.shape) - subject.reference) / bound, initial=0.0)
+        if not error <= 1:
+            raise InternalError(f"{name} is off by {error:.3g} times its bound on {subject.case.name}")
+        found[name] = call
     return found
 
 

@@ -134,6 +134,11 @@ def forget(output: str, directory: str) -> None:
             os.unlink(f"{output}.job")
 
 
+def _is_path(text: str) -> bool:
+    """False for what no run writes, such as the text of an edited file."""
+    return os.path.isabs(text) and "\0" not in text and os.path.normpath(text) == text
+
+
 def _read(path: str) -> tuple[Location, int] | None:
     """(content, user id of its owner) of a file; None if it is missing or something else."""
     try:
@@ -143,7 +148,9 @@ def _read(path: str) -> tuple[Location, int] | None:
     try:
         status = os.fstat(fd)
         raw = os.read(fd, MOST_BYTES) if stat.S_ISREG(status.st_mode) else b""
-        return unseal(raw, Location), status.st_uid
+        location = unseal(raw, Location)
+        named = path_of(location.directory), path_of(location.output)
+        return (location, status.st_uid) if all(map(_is_path, named)) else None
     except (Damaged, OSError):
         return None
     finally:

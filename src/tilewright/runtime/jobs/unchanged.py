@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tilewright.errors import InputError, ResourceError
+from tilewright.formats.fetched import etags_below
 from tilewright.formats.files import naming
 from tilewright.runtime.jobs.manifest import (
     BYTES,
@@ -56,7 +57,8 @@ class Identity(NamedTuple):
 class Tree:
     """A directory and all files below it, found by one walk that follows links.
 
-    size: bytes of all files. files: sha256 of their names, sizes and mtimes. ctimes: sha256 of their ctimes. newest:
+    size: bytes of all files. files: sha256 of their names, sizes and mtimes; of local copies of objects, with their
+    ETags in place of the mtimes. ctimes: sha256 of their ctimes; "" for such copies. newest:
     the newest ctime (ns) of files and directories, by device. links: hash of the links' names and targets. headers:
     names of metadata files, which describe the other files.
     """
@@ -72,7 +74,8 @@ class Tree:
     @classmethod
     def of(cls, path: str, headers: tuple[str, ...] = ()) -> Tree:
         """Walk through the directory. Raises ResourceError."""
-        digest, ctimes, size = hashlib.sha256(), hashlib.sha256(), 0
+        digest, ctimes, size, top = hashlib.sha256(), hashlib.sha256(), 0, os.path.abspath(path)
+        etags = {os.path.join(path, os.path.relpath(file, top)): etag for file, etag in etags_below(top).items()}
         newest: dict[int, int] = {}
         links: set[int] = set()
 
@@ -87,15 +90,18 @@ class Tree:
                 for name in names:
                     status = os.stat(f"{at}/{name}")
                     note(status)
-                    line = f"{relative!r} {name!r} {status.st_size} {status.st_mtime_ns}\n"
+                    version = etags.get(f"{at}/{name}", status.st_mtime_ns)
+                    line = f"{relative!r} {name!r} {status.st_size} {version}\n"
                     digest.update(line.encode(errors="surrogateescape"))
                     ctimes.update(b"%d\n" % status.st_ctime_ns)
                     size += status.st_size
-        return cls(path, size, digest.hexdigest(), ctimes.hexdigest(), newest, frozenset(links), headers)
+        times = "" if etags else ctimes.hexdigest()
+        return cls(path, size, digest.hexdigest(), times, newest, frozenset(links), headers)
 
     def fields(self, name: str) -> dict[str, Value]:
         """The fields of a fingerprint that identify the directory. name: their prefix."""
-        return {name + BYTES: self.size, name + FILES: self.files, name + CTIME: self.ctimes}
+        times: dict[str, Value] = {name + CTIME: self.ctimes} if self.ctimes else {}
+        return {name + BYTES: self.size, name + FILES: self.files, **times}
 
     def check(self, names: Iterable[str]) -> None:
         """Raises InputError unless these files (paths in the directory) are unchanged, or still missing. Call it after

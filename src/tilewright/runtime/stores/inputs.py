@@ -20,7 +20,7 @@ from tilewright.runtime.stores.objects import Objects, Stat
 from tilewright.runtime.stores.urls import local_path
 
 DOWNLOADS = 8  # objects of a folder at once
-MANY = ("classify", "embed", "generate", "score")  # verbs whose input may be many files
+MANY = ("classify", "embed", "generate", "score")  # verbs whose input may be many files; of `convolve`: a Zarr array
 
 
 def fetch(url: str, *, folder: bool = False, skip: Callable[[str], bool] = lambda name: False) -> str:
@@ -46,9 +46,11 @@ def fetch(url: str, *, folder: bool = False, skip: Callable[[str], bool] = lambd
     return _copy(store, found)
 
 
-def fetch_input(url: str) -> str:
-    """As `fetch`, for an input that may be many objects: a folder of them, or a pattern such as
-    s3://bucket/data/*.jsonl, whose local copies the path with the pattern names."""
+def fetch_input(url: str, verb: str) -> str:
+    """As `fetch`, for the input of a verb. Those of MANY take a folder of objects, or a pattern such as
+    s3://bucket/data/*.jsonl. Of a pattern, the result is the path of the copies with the pattern at its end."""
+    if verb not in MANY:
+        return fetch(url, folder=verb == "convolve" and url.rstrip("/").endswith(".zarr"))
     if local_path(url) is not None or not glob.has_magic(url) or Objects(url).stat(""):
         return fetch(url, folder=True, skip=_is_hidden)
     names = url.split("/")

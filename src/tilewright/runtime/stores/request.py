@@ -17,7 +17,7 @@ from tilewright.formats.files import path_of, spelled
 from tilewright.runtime.fingerprint import own_version
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.named_models import FOLDER, NAMES
-from tilewright.runtime.stores.inputs import MANY, fetch, fetch_input
+from tilewright.runtime.stores.inputs import fetch, fetch_input
 from tilewright.runtime.stores.urls import is_url
 from tilewright.simd import cache
 
@@ -95,8 +95,8 @@ def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]
     job = replace(job, output=output.rstrip("/") + "/" * (job.output == "/"))
     for name in PATHS:
         if isinstance(given := getattr(job, name, None), str) and is_url(given):
-            is_many = name == "input" and request.verb in MANY
-            setattr(job, name, fetch_input(given) if is_many else fetch(given, folder=name == "model"))
+            copied = fetch_input(given, request.verb) if name == "input" else fetch(given, folder=name == "model")
+            setattr(job, name, copied)
         elif name == "model" and given in NAMES:
             job.model = str(FOLDER / given)
     return job, import_module(f"{verbs}.task").task_of

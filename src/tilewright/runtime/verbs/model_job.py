@@ -12,9 +12,9 @@ from tilewright.formats.files import same_file, spelled
 from tilewright.formats.inputs import open_text
 from tilewright.formats.many_files import FileList, is_many, list_files
 from tilewright.formats.models import CONFIG, GENERATION, table_path
-from tilewright.formats.names import check_records_name, kind_of_records, plain_name
+from tilewright.formats.names import RECORDS, check_records_name, kind_of_records, plain_name
 from tilewright.formats.parquet import check_installed
-from tilewright.formats.record_fields import PLAIN, RecordFields
+from tilewright.formats.record_fields import RecordFields
 from tilewright.formats.sharded import INDEX, WEIGHTS
 from tilewright.formats.tokenizer_older import OLDER_FILES
 from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
@@ -87,15 +87,21 @@ class ModelJob:
 
 
 @dataclass
-class TextJob(ModelJob):
+class RecordsJob(ModelJob):
     """A job on records of one or many input files.
 
-    per_input: an output folder gets one file per input file, instead of one per shard. source: the input as
-    `list_input` and `measure` have found it.
+    content_field: the field with a record's text or token ids; None: the verb's usual names. keep: (name in the input,
+    name in the output) of the fields that are copied. per_input: an output folder gets one file per input file, instead
+    of one per shard. source: the input as `list_input` and `measure` have found it.
     """
 
     FOLDERS: ClassVar[bool] = False  # True if the output may be a folder of files
+    FORMS: ClassVar[tuple[str, ...]] = RECORDS  # the formats that the output may have
+    ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
+    FIELD_OPTION: ClassVar[str] = "--text-field"
 
+    content_field: str | None = field(default=None, kw_only=True)
+    keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
     per_input: bool = field(default=False, kw_only=True)
     source: Source | FileList | None = field(default=None, kw_only=True, repr=False, compare=False)
 
@@ -114,8 +120,8 @@ class TextJob(ModelJob):
 
     @property
     def fields(self) -> RecordFields:
-        """The fields that the user has named; none for a verb without these options."""
-        return PLAIN
+        """The fields that the user has named."""
+        return RecordFields(self.content_field, self.keep)
 
     @property
     def text(self) -> str | Source | FileList:
@@ -129,9 +135,9 @@ class TextJob(ModelJob):
 
     @property
     def form(self) -> str:
-        """The output's format: ".jsonl", ".txt", ".parquet" or ".bin". A folder's name may end with the suffix, too."""
+        """The output's format, one of FORMS. A folder's name may end with the suffix, too."""
         name = self.output.rstrip("/")
-        found = next((form for form in (".jsonl", ".txt", ".parquet") if name.endswith(form)), "")
+        found = next((form for form in self.FORMS if name.endswith(form)), "")
         return found or (".jsonl" if self.is_folder else ".bin")
 
     def output_names(self) -> dict[str, str]:
@@ -156,7 +162,8 @@ class TextJob(ModelJob):
         return kind_of_records(self.source or self.input or "")
 
     def fingerprint(self, verb: str) -> dict[str, Value]:
-        """As the base class's, and the input's format if it depends on the name and not only on the bytes."""
+        """As the base class's, the input's format if it depends on the name and not only on the bytes, and the named
+        fields, if any. So jobs of earlier versions without them can resume."""
         named: dict[str, Value] = {"input.kind": self.kind} if self.kind in (".csv", ".tsv") else {}
         if self.per_input:
             named["per_input"] = True
@@ -165,6 +172,10 @@ class TextJob(ModelJob):
             named = {**self.source.fields(), **named}
         elif self.source:
             named["input.expanded"] = self.source.expanded
+        if self.content_field is not None:
+            named["content_field"] = self.content_field
+        if self.keep:
+            named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
         return super().fingerprint(verb) | named
 
     def files(self) -> dict[str, str]:
@@ -194,33 +205,6 @@ class TextJob(ModelJob):
             raise UsageError("the output is inside the input, and would be an input of the next run", path=self.output,
                              remedy="choose an output outside, or give a pattern as the input")  # fmt: skip
 
-
-@dataclass
-class RecordsJob(TextJob):
-    """The options that verbs on records share.
-
-    content_field: the field with a record's text or token ids; None: the verb's usual names. keep: (name in the input,
-    name in the output) of the fields that are copied.
-    """
-
-    ANSWER: ClassVar[frozenset[str]] = frozenset()  # the fields of the verb's own output
-    FIELD_OPTION: ClassVar[str] = "--text-field"
-
-    content_field: str | None = field(default=None, kw_only=True)
-    keep: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
-
-    @property
-    def fields(self) -> RecordFields:
-        """The fields that the user has named."""
-        return RecordFields(self.content_field, self.keep)
-
-    def fingerprint(self, verb: str) -> dict[str, Value]:
-        """As the base class's, and the named fields, if any. So jobs of earlier versions without them can resume."""
-        named: dict[str, Value] = {} if self.content_field is None else {"content_field": self.content_field}
-        if self.keep:
-            named["keep"] = [f"{name} as {shown}" for name, shown in self.keep]
-        return super().fingerprint(verb) | named
-
     def check_fields(self) -> None:
         """Raises UsageError for named fields if the input cannot have, or the output cannot hold, named fields."""
         given = (self.FIELD_OPTION, self.content_field), ("--keep", ",".join(name for name, _ in self.keep) or None)
@@ -243,20 +227,19 @@ class RecordsJob(TextJob):
                 raise UsageError(f"--keep has the field {told!r}; {rule}", remedy="rename one, as in --keep meta=tags")
 
 
-def check_records(job: TextJob) -> None:
-    """Call `check_output`, and check the file names of a job on records.
+def check_records(job: RecordsJob) -> None:
+    """Call `check_output` and `check_fields`, and check the file names of a job on records.
 
     Raises UsageError for a name without a known suffix, and ResourceError for Parquet if PyArrow is not installed.
     """
     job.list_input()
     job.check_output()
-    if isinstance(job, RecordsJob):
-        job.check_fields()
+    job.check_fields()
     check_records_name(job.input or "", "input")
     if job.is_folder:
         _check_folder(job)
     else:
-        check_records_name(job.output, "output")
+        check_records_name(job.output, "output", job.FORMS)
         if job.per_input:
             raise UsageError("--per-input needs an output that is a folder", path=job.output,
                              remedy="end its name with a slash, as in -o out/")  # fmt: skip
@@ -266,7 +249,7 @@ def check_records(job: TextJob) -> None:
         check_installed(job.output)
 
 
-def _check_folder(job: TextJob) -> None:
+def _check_folder(job: RecordsJob) -> None:
     """Raises UsageError for options that an output folder does not support."""
     if not job.FOLDERS:
         raise UsageError("the output of this verb is one file, and the name is that of a folder", path=job.output,

@@ -24,10 +24,10 @@ from tilewright.runtime.jobs.sinks import Encoder, FileSink, deliver
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Totals
 from tilewright.runtime.text_inputs import absent_fields
-from tilewright.runtime.verbs.model_job import TextJob
+from tilewright.runtime.verbs.model_job import RecordsJob
 
 
-def notices(job: TextJob) -> list[str]:
+def notices(job: RecordsJob) -> list[str]:
     """Notices about the input before the work: kept fields that no record has, and empty files."""
     empty = empty_files(job.source) if isinstance(job.source, FileList) else ""
     return [notice for notice in (absent_fields(job.text, job.fields), empty) if notice]
@@ -36,7 +36,12 @@ def notices(job: TextJob) -> list[str]:
 class RecordsTask:
     """The part of a `Task` that all verbs on records share."""
 
-    job: TextJob
+    job: RecordsJob
+
+    @property
+    def id_names(self) -> tuple[str, ...]:
+        """The fields of a line that may hold its id, if the verb also reads lines of OpenAI's batch format."""
+        return ("custom_id", "id") if self.job.content_field is None else ("id",)
 
     def files(self) -> dict[str, str]:
         return self.job.files()

@@ -168,6 +168,11 @@ def test_what_is_refused(folder, tmp_path):
     refused("it has no effect: embed runs", settings={"rungs": {"softmax": "cpu.naive"}})
     (folder / "other.bin").write_bytes(b"1234")
     refused("embed reads texts of any length", input="other.bin")
+    refused("--keep needs an output with fields", input="in.jsonl", keep=KEEP)
+    refused("'embedding', which is a field of the output", "o.jsonl", "in.jsonl", keep=(("embedding", "embedding"),))
+    refused("--text-field names 'x', and the input has no fields", content_field="x")
+    with pytest.raises(UsageError, match="the name is that of a folder"):
+        embed(EmbedJob(str(folder / "m"), str(folder / "in.jsonl"), f"{tmp_path}/out/", settings=Settings()))
     with pytest.raises(UsageError, match="overwrite the input"):
         embed(EmbedJob(str(folder / "m"), str(folder / "in.jsonl"), str(folder / "in.jsonl"), settings=Settings()))
     tokenizer = (folder / "m" / "tokenizer.json").rename(tmp_path / "tokenizer.json")
@@ -197,6 +202,75 @@ def test_plan(folder, tmp_path, end):
     report, written = run(folder, tmp_path / f"o.{end}", "in.jsonl")
     assert found.outputs.exact == (end == "npy") and report.records == 120
     assert abs(found.outputs.bytes - len(written)) <= (0 if end == "npy" else 0.5 * len(written))
+
+
+KEEP = (("label", "gold"), ("meta", "meta"))
+
+
+def named(folder, name, rows):
+    """The rows with the text in the field `review`, as the file's name says; those of a .csv are texts."""
+    path = folder / name
+    if name.endswith(".parquet"):
+        pa = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(rows), path)
+    elif name.endswith(".csv"):
+        table = io.StringIO(newline="")
+        writer = csv.DictWriter(table, ["id", "review", "label", "meta", "text"])
+        writer.writeheader()
+        writer.writerows(rows)
+        path.write_text(table.getvalue())
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv", "in.parquet"])
+def test_a_named_field_is_embedded_and_others_pass_through(folder, tmp_path, name):
+    """One record is bad, and one has the id of another shard's: they keep their fields, too."""
+    texts = random_texts(12)
+    rows = [
+        {"id": f"s{i}", "review": text, "label": i, "meta": f"m{i}", "text": "data"} for i, text in enumerate(texts)
+    ]
+    rows[2]["review"], rows[11]["id"] = "", "s0"
+    options = {"content_field": "review", "keep": KEEP}
+    size = {} if name == "in.parquet" else {"shard_size": 300}
+    report, said = run(folder, tmp_path / "out.jsonl", named(tmp_path, name, rows), options, **size)
+    found = [json.loads(line) for line in said.splitlines()]
+    assert report.errors == 2 and (report.job["shards"] > 2 or not size)
+    assert [*found[0]] == ["id", "gold", "meta", "embedding"] and [*found[11]] == ["id", "gold", "meta", "error"]
+    assert [(line["gold"], line["meta"]) for line in found] == [
+        (str(i) if name == "in.csv" else i, f"m{i}") for i in range(12)
+    ]
+    expected = vectors_of(folder, texts[3:11])
+    assert [bits(line["embedding"]) for line in found[3:11]] == [bits(vector) for vector in expected]
+
+
+def test_kept_columns_of_a_table(folder, tmp_path):
+    """With the names that the completions of generate have, too."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"id": i, "text": "good film", "choices": ["a", "b"], "logprobs": 0.5, "meta": {"a": [i]}} for i in range(4)
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keep = tuple((name, name) for name in ("choices", "logprobs", "meta"))
+    run(folder, tmp_path / "out.parquet", tmp_path / "in.jsonl", {"keep": keep})
+    found = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [{name: row[name] for name in ("id", "choices", "logprobs", "meta")} for row in found] == [
+        {name: row[name] for name in ("id", "choices", "logprobs", "meta")} for row in rows
+    ]
+    assert all(row["embedding"] for row in found)
+
+
+def test_batch_lines_keep_fields_and_a_named_field_makes_them_data(folder, tmp_path):
+    rows = [{"custom_id": id, **REQUEST, "body": {"input": "good", "user": "u"}, "tag": id} for id in "aba"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keep = (("user", "user"), ("tag", "tag"))
+    report, said = run(folder, tmp_path / "out.jsonl", tmp_path / "in.jsonl", {"keep": keep}, shard_size=1)
+    found = [json.loads(line) for line in said.splitlines()]
+    assert [(line["custom_id"], line["user"], line["tag"]) for line in found] == [(id, "u", id) for id in "aba"]
+    assert report.errors == 1 and found[2]["error"] and found[0]["response"]
+    _, said = run(folder, tmp_path / "data.jsonl", tmp_path / "in.jsonl", {"content_field": "tag"})
+    assert [json.loads(line)["id"] for line in said.splitlines()] == [1, 2, 3]
 
 
 def test_csv_compressed_and_many_files_give_the_lines_of_one_file(folder, tmp_path):

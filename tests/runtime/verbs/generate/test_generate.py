@@ -364,7 +364,7 @@ def peak(name: str) -> int:
     return json.loads(done.stdout)["peak_memory"]
 
 
-@pytest.mark.parametrize("kind", ["good", "bad"])
+@pytest.mark.parametrize("kind", ["good", pytest.param("bad", marks=pytest.mark.long)])
 def test_memory_does_not_grow_with_the_input(kind, folder, monkeypatch):
     """100 times as long: less than 10 % more, for good prompts (up to a window of them waits) and bad ones."""
     monkeypatch.setenv("PYTHONPATH", str(Path(tw.__file__).parents[1]))

@@ -246,8 +246,8 @@ def tilewright(*arguments):
     return done.stdout
 
 
-@pytest.mark.parametrize("temperature", ["0", "1"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("temperature", [pytest.param("0", marks=pytest.mark.long), "1"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.long), "bfloat16"])
 def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, dtype, temperature):
     """With enough weights and sequences that they, not the program, decide."""
     path, source = str(tmp_path / "model"), tmp_path / "in.bin"

@@ -16,8 +16,8 @@ from tilewright.generation.engine import Engine
 from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.sequences import Answers
 from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.verbs import streams
 from tilewright.runtime.verbs.generate import GenerateJob, generate
-from tilewright.runtime.verbs.generate import worker as generate_worker
 from tilewright.runtime.verbs.generate.task import ADDED, task_of
 
 VLLM = """n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed stop stop_token_ids
@@ -280,7 +280,7 @@ def test_how_much_is_held_and_written_at_a_time_changes_no_answer(model, tmp_pat
     cases = [{"logprobs": i % 3, "n": 1 + i % 4} for i in range(30)]
     wanted, most = run(model, lines_of(cases), "jsonl", tmp_path), []
     monkeypatch.setattr(Engine, "most_pending", 3 * SamplingParams(max_tokens=12, logprobs=2, n=4).answer_bytes(64))
-    monkeypatch.setattr(generate_worker, "WRITTEN_VALUES", 1)
+    monkeypatch.setattr(streams, "WRITTEN_VALUES", 1)
     expect = Answers.expect
     monkeypatch.setattr(Answers, "expect", lambda self, *what: (expect(self, *what), most.append(len(self.sizes)))[0])
     assert run(model, lines_of(cases), "jsonl", tmp_path) == wanted

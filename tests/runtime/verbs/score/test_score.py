@@ -135,6 +135,46 @@ def test_parquet_in_and_out_and_text_in(place, tmp_path):
     assert [line["id"] for line in lines_of(tmp_path / "t.jsonl")] == [1, 3]
 
 
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv", "in.parquet"])
+def test_a_named_field_is_scored_and_others_pass_through(place, tmp_path, name):
+    """Alone, without the context beside it. One record is bad, and one has the id of another shard's: they keep their
+    fields, too."""
+    rows = [{"id": f"s{i}", "answer": f"answer {i}", "label": f"l{i}", "context": "data"} for i in range(9)]
+    rows[2]["answer"], rows[8]["id"] = "", "s0"
+    path = tmp_path / name
+    if name == "in.parquet":
+        pa = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(rows), path)
+    elif name == "in.csv":
+        path.write_text("id,answer,label,context\n" + "".join(",".join(row.values()) + "\n" for row in rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"content_field": "answer", "keep": (("label", "gold"), ("context", "context"))}
+    size = {} if name == "in.parquet" else {"shard_size": 60}
+    report = score(job_of(place, tmp_path / "out.jsonl", path, size, **options))
+    found = lines_of(tmp_path / "out.jsonl")
+    assert report.errors == 2 and (report.job["shards"] > 2 or not size)
+    names = ["id", "gold", "context"]
+    assert [*found[0]] == [*names, "logprob", "is_greedy", "token_ids", "token_logprobs"]
+    assert [*found[8]] == [*found[2]] == [*names, "error"] and found[2]["error"]["field"] == "answer"
+    assert [(line["gold"], line["context"]) for line in found] == [(f"l{i}", "data") for i in range(9)]
+    wanted = load(place / "gpt2").score([row["answer"] for row in rows[3:8]])
+    assert [line["logprob"] for line in found[3:8]] == [each.logprob for each in wanted]
+
+
+def test_kept_columns_of_a_table(place, tmp_path):
+    """With the names that the completions of generate have, too: many sets of questions have `choices`."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    rows = [{"id": i, "text": "a", "choices": ["a", "b"], "custom_id": i, "logprobs": [0.5]} for i in range(4)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keep = tuple((name, name) for name in ("choices", "custom_id", "logprobs"))
+    score(job_of(place, tmp_path / "out.parquet", tmp_path / "in.jsonl", keep=keep))
+    found = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    kept = ("id", "choices", "custom_id", "logprobs")
+    assert [[row[name] for name in kept] for row in found] == [[row[name] for name in kept] for row in rows]
+    assert all(row["token_logprobs"] for row in found)
+
+
 def test_long_texts_are_cut_where_that_is_wanted(place, tmp_path):
     (tmp_path / "in.jsonl").write_text(
         json.dumps({"text": LONG}) + "\n" + json.dumps({"context": LONG, "continuation": " b"}) + "\n"

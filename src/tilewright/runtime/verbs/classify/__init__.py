@@ -23,10 +23,7 @@ def classify(job: ClassifyJob, say: Say = quiet) -> ClassifyReport:
     if not report.lead:
         return report
     report.cut = int(figures.get("cut", 0))
-    spent = report.seconds
-    if report.computed:
-        say(f"Classifying {counted(report.computed, 'sentence')}...Done! ({spent.get('run', 0.0):.3f} sec)")
-        say(f"Writing output...Done! ({spent.get('write', 0.0) + spent['merge']:.3f} sec)")
+    report.say_done(say, f"Classifying {counted(report.computed, 'sentence')}")
     if report.cut:
         length = f"the model's {task.longest} tokens"
         say(f"{report.cut:,} of {report.records:,} sentences are longer than {length} and were cut")

@@ -16,7 +16,6 @@ from tilewright.formats.course import TokenFile
 from tilewright.formats.record_fields import kept_bytes
 from tilewright.formats.records import RecordError
 from tilewright.formats.sentence_encoder import NO_TOKEN
-from tilewright.models.bert import ROWS
 from tilewright.models.bert_config import BertConfig
 from tilewright.models.textcnn import SIZES, TextCNNConfig
 from tilewright.ops.embedding_conv1d.device_table import PRODUCT_TOKENS, RESERVE
@@ -37,12 +36,10 @@ from tilewright.runtime.plan import (
 )
 from tilewright.runtime.verbs.classify.job import ClassifyJob
 from tilewright.runtime.verbs.classify.task import ClassifyTask, task_of
+from tilewright.runtime.verbs.encoders import COMPILING, PAGE, RECORD, encoder_memory
 
-COMPILING = 92 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
 SAMPLED = 1 << 16  # the most sentences of the input whose token ids are read
-RECORD = 1500  # bytes of Python objects per line that is being processed
 LINE, LOGIT = 62, 13  # bytes of a JSON line without id and label; bytes per logit in it
-PAGE = 4096
 
 
 class Seen(NamedTuple):
@@ -105,23 +102,12 @@ def _declared(task: ClassifyTask, begun: Begun, gpu_memory: int) -> Declared:
 def _declared_bert(
     task: ClassifyTask, config: BertConfig, mapped: dict[str, np.ndarray], seen: Seen, batch: int
 ) -> Declared:
-    job, memory = task.job, config.memory(task.job.dtype)
-    records, counted = seen.sample.records(seen.records)
+    job, (records, counted) = task.job, seen.sample.records(seen.records)
     lengths = (seen.ids != NO_TOKEN).sum(axis=1)
-    tokens = float(lengths.mean()) if len(lengths) else 0.0
-    longest = int(lengths.max(initial=0))
-    rows = max(longest, min(ROWS, math.ceil(batch * tokens)))
-    stored = {name: array.nbytes for name, array in mapped.items()}
-    words = "embeddings.word_embeddings.weight"
-    table = min(stored[words], len(np.unique(seen.ids)) * max(4 * config.hidden_size, PAGE) + PAGE)
-    rest = sum(stored.values()) - stored[words]
+    tokens, words = float(lengths.mean()) if len(lengths) else 0.0, len(np.unique(seen.ids))
     parts = (
         program("classify", job.input, job.output, model=job.model),
-        Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
-        Part("weights, prepared", memory.prepared + widened(mapped), ALWAYS),
-        Part("weights file, while they are prepared", max(rest, memory.preparing), PREPARING),
-        Part("embedding rows, mapped", table, RUNNING),
-        Part("batch and records", rows * config.row_bytes(job.dtype) + batch * (RECORD + 4 * longest), RUNNING),
+        *encoder_memory(job, config, mapped, batch, lengths, words),
     )
     return Declared(
         unit="sentences", records=records, counted=counted, parts=parts,

@@ -25,6 +25,7 @@ from tilewright.runtime.text_inputs import check_has_ids
 from tilewright.runtime.verbs.classify.job import BATCH, ClassifyJob, check_paths
 from tilewright.runtime.verbs.classify.saved_table import KeptTable
 from tilewright.runtime.verbs.classify.worker import ClassifyWorker
+from tilewright.runtime.verbs.encoders import check_encoder, encoder_sizing
 from tilewright.runtime.verbs.records_task import AsFolder, AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
@@ -32,21 +33,10 @@ SIZING = {  # sentences per shard (a second or two of work), and the fewest with
     "cpu": Sizing(4 * BATCH, BATCH),
     "cuda": Sizing(1 << 21, BATCH),
 }
-
-SHARD_FLOPS = 5e11  # operations per shard for a BERT on the CPU: two to five seconds on 2 cores
-TYPICAL = 64  # assumed tokens per text when the size of a shard is chosen
 IDLE = {op: Idle("for a TextCNN", "embedding_conv1d and matmul", "leave it out, or use a BERT")
         for op in ("embedding", "layernorm", "attention")}  # fmt: skip
 IDLE_BERT = {"embedding_conv1d": Idle("for a BERT", "embedding, layernorm, attention and matmul",
                                       "leave it out, or use a TextCNN")}  # fmt: skip
-
-
-def sizing_of(config: Classifier, device: str) -> Sizing:
-    """The size of shards for this model and device."""
-    if not isinstance(config, BertConfig):
-        return SIZING[device]
-    records = max(16, min(BATCH, int(SHARD_FLOPS / config.flops(TYPICAL))))
-    return Sizing(records, max(16, records // 4))
 
 
 def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTask:
@@ -59,7 +49,7 @@ def task_of(job: ClassifyJob, say: Say = quiet, workers: int = 1) -> ClassifyTas
     idle = IDLE_BERT if isinstance(config, BertConfig) else IDLE
     check_rungs("classify", job.settings.rungs, job.device, idle, config.calls)
     if isinstance(config, BertConfig):
-        check_encoder(job, config)
+        check_classifier(job, config)
     job.measure()
     task = kind(job, config, say, workers)
     if not job.is_binary and not has_tokenizer(job.model):
@@ -81,11 +71,9 @@ def _on_its_device(job: ClassifyJob) -> ClassifyJob:
     return job
 
 
-def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
+def check_classifier(job: ClassifyJob, config: BertConfig) -> None:
     """For a BERT: raises UsageError or InputError for options of a TextCNN, and for missing files of the tokenizer."""
     config.check_classifier()
-    if job.device != "cpu":
-        raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")
     if job.table_memory is not None or job.table_path:
         option = "--table-memory" if job.table_memory is not None else "--keep-table"
         raise UsageError(f"{option} is for a TextCNN's token table, and the model is a {config.model_type}",
@@ -96,9 +84,7 @@ def check_encoder(job: ClassifyJob, config: BertConfig) -> None:
     if job.is_binary:
         raise UsageError(f"a {config.model_type} takes texts of any length, and a binary input has a fixed one",
                          path=job.input, remedy="give .txt, .jsonl or .parquet")  # fmt: skip
-    if not has_tokenizer(job.model):
-        remedy = "get it from where the model came: AutoTokenizer's save_pretrained writes it"
-        raise InputError("the model has no tokenizer.json", path=job.model, remedy=remedy)
+    check_encoder(job, config)
 
 
 @dataclass
@@ -128,7 +114,10 @@ class ClassifyTask(RecordsTask):
         return self.job.fingerprint("classify") | {"count": self.job.count}
 
     def cut(self, shard_size: int | None) -> Cut:
-        sizing = sizing_of(self.config, self.job.device).for_workers(self.workers)
+        sizing = SIZING[self.job.device]
+        if isinstance(self.config, BertConfig):
+            sizing = encoder_sizing(self.config, BATCH)
+        sizing = sizing.for_workers(self.workers)
         if not self.job.is_binary:
             return cut_lines(self.job.text, self.job.count, shard_size, sizing)
         row = 4 * self.config.sequence_length

@@ -31,15 +31,11 @@ def convolve(job: ConvolveJob, say: Say = quiet) -> ConvolveReport:
     task, figures = start(task_of, job, report, unit="planes", say=say)
     if not report.lead:
         return report
-    spent = report.seconds
     plane = math.prod(task.shape) // task.shape[task.axis]
     report.records, report.computed = report.records * plane, report.computed * plane
     report.tiles, report.tile = int(figures.get("tiles", 0)), task.tile
-    if report.computed:
-        tiles = f"{counted(int(report.figures.pop('tiles')), 'tile')} of {' x '.join(map(str, report.tile))}"
-        say(f"Convolving {counted(report.computed, 'voxel')} in {tiles}...Done! ({spent.get('run', 0.0):.3f} sec)")
-        spent["write"] = spent.get("write", 0.0) + spent["merge"]
-        say(f"Writing output...Done! ({spent['write']:.3f} sec)")
+    tiles = f"{counted(int(report.figures.pop('tiles', 0)), 'tile')} of {' x '.join(map(str, report.tile))}"
+    report.say_done(say, f"Convolving {counted(report.computed, 'voxel')} in {tiles}")
     if job.answers:
         with phase(report, "validate"):
             report.validation = validate_volumes(job.output, job.answers, tolerance=job.tolerance)

@@ -22,11 +22,7 @@ def draw(job: DrawJob, say: Say = quiet) -> Report:
     task, _ = start(task_of, job, report, unit="images", say=say)
     if not report.lead:
         return report
-    spent = report.seconds
-    if report.computed:
-        say(f"Generating {counted(report.computed, 'image')}...Done! ({spent.get('run', 0.0):.3f} sec)")
-        spent["write"] = spent.get("write", 0.0) + spent["merge"]
-        say(f"Writing output...Done! ({spent['write']:.3f} sec)")
+    report.say_done(say, f"Generating {counted(report.computed, 'image')}")
     if job.answers:
         with phase(report, "validate"):
             report.validation = validate_images(

@@ -22,10 +22,7 @@ def embed(job: EmbedJob, say: Say = quiet) -> EmbedReport:
     if not report.lead:
         return report
     report.cut, report.dimensions = int(figures.get("cut", 0)), task.size
-    spent = report.seconds
-    if report.computed:
-        say(f"Embedding {counted(report.computed, 'text')}...Done! ({spent.get('run', 0.0):.3f} sec)")
-        say(f"Writing output...Done! ({spent.get('write', 0.0) + spent['merge']:.3f} sec)")
+    report.say_done(say, f"Embedding {counted(report.computed, 'text')}")
     if report.cut:
         say(
             f"{report.cut:,} of {report.records:,} texts are longer than the model's {task.longest} tokens and were cut"

@@ -6,24 +6,25 @@ import os
 from dataclasses import dataclass
 
 from tilewright.errors import UsageError
-from tilewright.formats.embedding_lines import OUTPUTS
+from tilewright.formats.embedding_lines import ANSWER, OUTPUTS
 from tilewright.formats.embedding_modules import embedding_files
 from tilewright.formats.files import spelled
-from tilewright.formats.names import check_records_name
-from tilewright.formats.parquet import check_installed
 from tilewright.runtime.reports import Report
-from tilewright.runtime.verbs.model_job import TextJob
+from tilewright.runtime.verbs.model_job import RecordsJob, check_records
 
 BATCH = 4096  # texts per call of the model: many, so that texts of similar length can share a pass
 
 
 @dataclass
-class EmbedJob(TextJob):
+class EmbedJob(RecordsJob):
     """The options of an embed job.
 
     input: .jsonl, .csv, .tsv, .txt or .parquet. output: .npy, .jsonl or .parquet; in a .npy, a bad record is a row of
     NaN. dimensions, prompt_name, prompt: as for `Bert.embed`.
     """
+
+    ANSWER = ANSWER
+    FORMS = OUTPUTS
 
     input: str
     dimensions: int | None = None
@@ -37,10 +38,10 @@ class EmbedJob(TextJob):
 
     @property
     def is_array(self) -> bool:
-        return self.output.endswith(".npy")
+        return self.form == ".npy"
 
     def files(self) -> dict[str, str]:
-        """As `TextJob.files`, and the files of the modules after the encoder (pooling, dense layers)."""
+        """As `RecordsJob.files`, and the files of the modules after the encoder (pooling, dense layers)."""
         files = super().files()
         if os.path.isdir(self.model):
             more = {os.path.relpath(path, self.model): path for path in embedding_files(self.model)}
@@ -61,15 +62,9 @@ class EmbedReport(Report):
 
 def check_paths(job: EmbedJob) -> None:
     """Raises UsageError or InputError for names and options that do not go together."""
-    job.list_input()
-    job.check_output()
-    check_records_name(job.input, "input")
+    check_records(job)
     if job.kind == ".bin":
         raise UsageError("a .bin file holds token ids of texts of one length; embed reads texts of any length",
                          path=job.input, remedy="give .jsonl, .csv, .parquet or .txt")  # fmt: skip
-    if not job.output.endswith(OUTPUTS):
-        raise UsageError(f"the name of the output ends with {os.path.splitext(job.output)[1] or 'no suffix'}; "
-                         f"{', '.join(OUTPUTS)} are known", path=job.output, remedy="choose one of these")  # fmt: skip
-    check_records_name(job.output, "output", OUTPUTS)
-    if job.output.endswith(".parquet"):
-        check_installed(job.output)
+    if job.form not in OUTPUTS:
+        raise UsageError("the output cannot hold vectors", path=job.output, remedy=f"name it {' or '.join(OUTPUTS)}")

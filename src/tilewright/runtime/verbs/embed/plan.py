@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import closing
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.backends.footprint import ALWAYS, PREPARING, RUNNING, Part
+from tilewright.backends.footprint import ALWAYS, RUNNING, Part
 from tilewright.formats.embedding_lines import TextBatch
 from tilewright.formats.images import array_header
+from tilewright.formats.record_fields import kept_bytes
 from tilewright.formats.sentence_encoder import NO_TOKEN
-from tilewright.models.bert import ROWS
 from tilewright.runtime.begun import Begun
 from tilewright.runtime.load import dense_weights, mapped_weights
-from tilewright.runtime.plan import Declared, JobPlan, Outputs, Sample, is_compiled, plan_job, program, widened
+from tilewright.runtime.plan import Declared, JobPlan, Outputs, Sample, plan_job, program
 from tilewright.runtime.verbs.embed.job import EmbedJob
 from tilewright.runtime.verbs.embed.task import EmbedTask, task_of
+from tilewright.runtime.verbs.encoders import encoder_memory
 
-COMPILING = 92 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
 SAMPLED = 1 << 16  # the most texts of the input whose token ids are read
-RECORD = 1500  # bytes of Python objects per line that is being processed
 LINE, NUMBER = 24, 12.5  # bytes of a JSON line without its id and elements; bytes per element
-PAGE = 4096
 
 
 class Seen(NamedTuple):
     """The sample of the input.
 
-    lengths: tokens per text. words: the number of different tokens. ids: mean bytes of an id as JSON.
+    lengths: tokens per text. words: the number of different tokens. ids: mean bytes of an id and the kept fields as
+    JSON.
     """
 
     lengths: np.ndarray
@@ -47,26 +45,17 @@ def plan(job: EmbedJob, gpu_memory: int | None = None) -> JobPlan:
 
 def _declared(task: EmbedTask, begun: Begun, gpu_memory: int) -> Declared:
     job, config, mapped = task.job, task.config, mapped_weights(task.job.model)[1]
-    memory, seen = config.memory(job.dtype), _sample(task, Sample(begun.cut))
+    seen = _sample(task, Sample(begun.cut))
     records, counted = seen.sample.records(seen.records)
     batch = min(job.batch, records, seen.sample.in_a_shard())
     tokens = float(seen.lengths.mean()) if len(seen.lengths) else 0.0
-    longest = int(seen.lengths.max(initial=0))
-    rows = max(longest, min(ROWS, math.ceil(batch * tokens)))
-    stored = {name: array.nbytes for name, array in mapped.items()}
-    words = "embeddings.word_embeddings.weight"
-    table = min(stored[words], seen.words * max(4 * config.hidden_size, PAGE) + PAGE)
-    rest = sum(stored.values()) - stored[words]
     dense = sum(4 * array.size for array in dense_weights(task.modules).values())
     vectors = batch * 4 * (2 * task.modules.size(config.hidden_size) + task.size)
     text = 0 if job.is_array else batch * NUMBER * task.size
     parts = (
         program("embed", job.input, job.output, model=job.model),
-        Part("compiling kernels, the first time", 0 if _compiled(job) else COMPILING),
-        Part("weights, prepared", memory.prepared + widened(mapped) + dense, ALWAYS),
-        Part("weights file, while they are prepared", max(rest, memory.preparing), PREPARING),
-        Part("embedding rows, mapped", table, RUNNING),
-        Part("batch and records", rows * config.row_bytes(job.dtype) + batch * (RECORD + 4 * longest), RUNNING),
+        *encoder_memory(job, config, mapped, batch, seen.lengths, seen.words),
+        Part("dense layers", dense, ALWAYS),
         Part("vectors of a batch", int(vectors + 2 * text), RUNNING),
     )
     return Declared(
@@ -85,7 +74,7 @@ def _sample(task: EmbedTask, sample: Sample) -> Seen:
         found: list[TextBatch] = list(islice(batches, SAMPLED // 4096))
         rest = sum(len(batch) for batch in batches) if sample.spans else 0
     records = [record for batch in found for record in batch.records]
-    said = [2 + len(record.id) if isinstance(record.id, str) else len(str(record.id)) for record in records]
+    said = [len(str(r.id)) + 2 * isinstance(r.id, str) + kept_bytes(r.kept) for r in records]
     lengths = np.concatenate([(batch.tokens != NO_TOKEN).sum(axis=1) for batch in found] or [np.zeros(0, int)])
     words = len(np.unique(np.concatenate([batch.tokens.ravel() for batch in found] or [np.zeros(0, np.int32)])))
     return Seen(lengths, words, len(records) + rest, sample, float(np.mean(said or [8])))
@@ -99,7 +88,3 @@ def _outputs(task: EmbedTask, records: int, counted: bool, ids: float) -> Output
     lines = int(records * (LINE + ids + NUMBER * task.size))
     output = records * 4 * task.size if task.job.output.endswith(".parquet") else lines
     return Outputs(output, False, lines + 8 * records)
-
-
-def _compiled(job: EmbedJob) -> bool:
-    return is_compiled("attention*", "embedding*", "layernorm*")

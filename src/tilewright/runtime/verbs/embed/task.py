@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from tilewright.errors import InputError, UsageError, counted
+from tilewright.errors import InputError, counted
 from tilewright.formats.embedding_lines import EmbeddingLines, error_line, error_row, open_texts
 from tilewright.formats.embedding_modules import EmbeddingModules, embedding_modules
 from tilewright.formats.images import array_header
@@ -15,22 +15,20 @@ from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.models.bert_config import BertConfig
 from tilewright.models.text_vectors import checked_size
 from tilewright.runtime.forced_rungs import check_rungs
-from tilewright.runtime.inputs import Sizing, cut_lines
+from tilewright.runtime.inputs import cut_lines
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.ids import settle_ids
 from tilewright.runtime.jobs.manifest import Value
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import Place, Totals
-from tilewright.runtime.load import config_of, encoder_tokenizer, has_tokenizer
+from tilewright.runtime.load import config_of, encoder_tokenizer
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.verbs.embed.job import BATCH, EmbedJob, check_paths
 from tilewright.runtime.verbs.embed.worker import EmbedWorker
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.runtime.verbs.encoders import check_encoder, encoder_sizing
+from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
-
-SHARD_FLOPS = 5e11  # operations per shard on the CPU: two to five seconds on 2 cores
-TYPICAL = 64  # assumed tokens per text when the size of a shard is chosen
 
 
 def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
@@ -41,21 +39,19 @@ def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
     check_paths(job)
     check_switches("embed", job.settings.without, job.device, job.dtype)
     config = config_of(job.model, BertConfig)
-    if job.device != "cpu":
-        raise UsageError(f"a {config.model_type} runs on the CPU", remedy="give --device cpu")
+    check_encoder(job, config)
     check_rungs("embed", job.settings.rungs, job.device, None, config.calls)
-    if not has_tokenizer(job.model):
-        remedy = "get it from where the model came: AutoTokenizer's save_pretrained writes it"
-        raise InputError("the model has no tokenizer.json", path=job.model, remedy=remedy)
     modules = embedding_modules(job.model, config.hidden_size)
     size = checked_size(job.dimensions, modules.size(config.hidden_size), "--dimensions")
     job.measure()
-    kind = RowsTask if job.output.endswith(".parquet") else ArrayTask if job.is_array else EmbedTask
+    kind = RowsTask if job.form == ".parquet" else ArrayTask if job.is_array else EmbedTask
     task = kind(job, config, modules, size, modules.prompt_of(job.prompt_name, job.prompt), say, workers)
     with closing(task.reader()) as reader:
         total = reader.total
         task.longest = task.encoder().length
         say(f"Checking input: {counted(*((reader.bytes, 'byte') if total is None else (total, 'text')))}...Done!")
+    for notice in notices(job):
+        say(notice)
     return task
 
 
@@ -84,16 +80,15 @@ class EmbedTask(RecordsTask):
 
     def reader(self, encoder: RaggedEncoder | None = None) -> EmbeddingLines:
         return open_texts(self.job.text, encoder=encoder or self.encoder(), vocabulary=self.config.vocab_size,
-                          size=self.size, one_size=not self.job.output.endswith(".jsonl"),
-                          count=self.job.count)  # fmt: skip
+                          size=self.size, one_size=self.job.form != ".jsonl", count=self.job.count,
+                          fields=self.job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
         own = {"count": self.job.count, "dimensions": self.size, "prompt": self.prompt, "array": self.job.is_array}
         return self.job.fingerprint("embed") | own
 
     def cut(self, shard_size: int | None) -> Cut:
-        records = max(16, min(BATCH, int(SHARD_FLOPS / self.config.flops(TYPICAL))))
-        sizing = Sizing(records, max(16, records // 4)).for_workers(self.workers)
+        sizing = encoder_sizing(self.config, BATCH).for_workers(self.workers)
         return cut_lines(self.job.text, self.job.count, shard_size, sizing)
 
     def open(self, place: Place) -> EmbedWorker:
@@ -101,7 +96,7 @@ class EmbedTask(RecordsTask):
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         with closing(self.reader()) as reader:
-            settle_ids(directory, reader, ("custom_id", "id"), error_line, stop)
+            settle_ids(directory, reader, self.id_names, error_line, stop)
 
 
 class RowsTask(AsParquet, EmbedTask):
@@ -124,7 +119,7 @@ class ArrayTask(EmbedTask):
 
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         with closing(self.reader()) as reader:
-            settle_ids(directory, reader, ("custom_id", "id"), error_row, stop, partial(_rows, 4 * self.size))
+            settle_ids(directory, reader, self.id_names, error_row, stop, partial(_rows, 4 * self.size))
 
 
 def _rows(row_bytes: int, shard: bytes) -> list[bytes]:

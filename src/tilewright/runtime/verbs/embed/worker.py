@@ -53,7 +53,7 @@ class EmbedWorker:
         return model
 
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
-        plain = self.job.output.endswith(".parquet")
+        plain = self.job.form == ".parquet"
         writer = RowWriter(out, self.task.size) if self.job.is_array else EmbeddingWriter(out, plain=plain)
         records, cut, share = 0, 0, None
         for batch in self._batches(shard, beat):

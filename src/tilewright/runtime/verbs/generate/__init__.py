@@ -26,15 +26,10 @@ def generate(job: GenerateJob, say: Say = quiet) -> GenerateReport:
     task, figures = start(task_of, job, report, unit="prompts", say=say)
     if not report.lead:
         return report
-    names = ("tokens", "prompt_tokens", "cut", UNDRAWN)
-    report.tokens, report.prompt_tokens, report.cut, report.undrawn = (int(figures.get(name, 0)) for name in names)
+    report.prompt_tokens, report.undrawn = (int(figures.get(name, 0)) for name in ("prompt_tokens", UNDRAWN))
     if job.has_own_params:
         report.unused_rungs = unused_rungs(task.job.settings.rungs, figures, report.job["shards"])
-    new, run_s = report.figures.get("tokens", 0), report.seconds.get("run", 0.0)
-    report.tokens_per_second = new / max(run_s, 1e-9)
-    if report.computed:
-        say(f"Generating {counted(int(new), 'token')}...Done! ({run_s:.3f} sec)")
-        say(f"Writing output...Done! ({report.seconds.get('write', 0.0) + report.seconds['merge']:.3f} sec)")
+    report.say_done(say, f"Generating {counted(report.count(figures), 'token')}")
     if report.cut and not beyond_context(job.params.max_tokens, task.config):  # else a notice at the start has told it
         context = f"the model's context of {task.config.context:,} tokens was full"
         say(f"{report.cut:,} of {report.records:,} prompts got fewer tokens than were asked for: {context}")

@@ -11,7 +11,7 @@ from tilewright.formats.sampling_fields import is_known
 from tilewright.generation.sampling import SamplingParams
 from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
-from tilewright.runtime.reports import Report
+from tilewright.runtime.reports import TokensReport
 from tilewright.runtime.verbs.model_job import WITH_FIELDS, RecordsJob, check_records
 
 FEW_SEQUENCES = 16  # sequences per batch: with fewer, reading the weights limits the speed of the products
@@ -49,21 +49,17 @@ class GenerateJob(RecordsJob):
 
 
 @dataclass
-class GenerateReport(Report):
+class GenerateReport(TokensReport):
     """The report of a generate job.
 
     tokens: generated tokens. prompt_tokens: tokens of all prompts. cut: prompts whose completions filled the context
     before they had all requested tokens. undrawn: prompts at temperature 0 with their own seed, top_k, top_p or min_p,
     which have no effect there. unused_rungs: forced rungs, as "OP=RUNG", of operations that no prompt needed.
-    tokens_per_second: of this run.
     """
 
-    tokens: int = 0
     prompt_tokens: int = 0
-    cut: int = 0
     undrawn: int = 0
     unused_rungs: list[str] = field(default_factory=list)
-    tokens_per_second: float = 0.0
 
 
 def beyond_context(max_tokens: int, config: DecoderConfig) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +28,7 @@ from tilewright.runtime.plan import (
     JobPlan,
     Outputs,
     Sample,
+    file_bytes,
     is_compiled,
     plan_job,
     program,
@@ -38,7 +37,8 @@ from tilewright.runtime.plan import (
 )
 from tilewright.runtime.verbs.generate.job import COURSE_PROMPT, GenerateJob
 from tilewright.runtime.verbs.generate.task import GenerateTask, task_of
-from tilewright.runtime.verbs.generate.worker import WRITTEN_VALUES, is_undrawn, parameters_of
+from tilewright.runtime.verbs.generate.worker import is_undrawn, parameters_of
+from tilewright.runtime.verbs.streams import WRITTEN_VALUES
 from tilewright.switches import check_switches
 
 COMPILING = 190 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
@@ -113,7 +113,7 @@ def _declared(job: GenerateJob, config: DecoderConfig, prompts: Prompts, shard: 
     if job.device == "cpu":
         found = engine.on_cpu(config, prompts, shard, wanted, WRITTEN_VALUES)
         weights = config.memory(job.dtype)
-        preparing = _file_bytes(job.model) + widened(mapped) + weights.preparing
+        preparing = file_bytes(job.model) + widened(mapped) + weights.preparing
         compiling = 0 if is_compiled(f"attention.*{job.dtype}*") else COMPILING
         parts = (
             program("generate", job.input, job.output, model=job.model),
@@ -188,9 +188,3 @@ def _outputs(job: GenerateJob, seen: Seen) -> Outputs:
     token = ID_BYTES + seen.token_text + logprobs
     size = round(count * seen.id_bytes + seen.prompts.count * (LINE + params.max_tokens * token))
     return Outputs(size, False, size + 8 * count)
-
-
-def _file_bytes(model: str) -> int:
-    """Bytes of the weights on disk."""
-    files = sorted(Path(model).glob("*.safetensors")) if os.path.isdir(model) else [Path(model)]
-    return sum(file.stat().st_size for file in files)

@@ -113,10 +113,9 @@ class GenerateTask(RecordsTask):
     def settle(self, directory: JobDirectory, stop: Stop) -> None:
         if not isinstance(directory.manifest.cut, Records):
             line = empty_line if self.job.form == ".txt" else error_line
-            names = ("custom_id", "id") if self.job.content_field is None else ("id",)
             with closing(self.reader()) as reader:
                 assert not isinstance(reader, PromptFile)
-                settle_ids(directory, reader, names, line, stop)
+                settle_ids(directory, reader, self.id_names, line, stop)
 
 
 def check_forced(params: SamplingParams | None, rungs: Mapping[str, str], device: str, config: DecoderConfig) -> None:

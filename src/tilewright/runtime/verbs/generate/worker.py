@@ -4,7 +4,6 @@ of the input."""
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -18,7 +17,7 @@ from tilewright.formats.course import TokenWriter
 from tilewright.formats.files import Writable
 from tilewright.formats.models import eos_token_ids
 from tilewright.formats.prompts import PromptFile
-from tilewright.formats.records import Completion, Prompt, PromptBatch, RecordError
+from tilewright.formats.records import Prompt, PromptBatch, RecordError
 from tilewright.formats.sampling_fields import ALIASES, DRAWING, shown
 from tilewright.generation.rules import failed
 from tilewright.generation.sampling import ParameterError, SamplingParams
@@ -29,20 +28,18 @@ from tilewright.models.decoder_config import DecoderConfig
 from tilewright.runtime.devices import gpu_faults
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
-from tilewright.runtime.jobs.cut import Records, RowGroups, Shard
+from tilewright.runtime.jobs.cut import Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import FIRST, Beat
 from tilewright.runtime.kernel_cache import compiling_told
 from tilewright.runtime.load import build, read_weights, tokenizer_of
 from tilewright.runtime.reports import Report, Say, phase
+from tilewright.runtime.verbs.streams import READ, Stream
 
 if TYPE_CHECKING:
     from tilewright.runtime.verbs.generate.job import GenerateJob
     from tilewright.runtime.verbs.generate.task import GenerateTask
 
-READ = 256  # prompts that are read at a time
-WRITTEN = 64  # results that are written at a time
-WRITTEN_VALUES = 1 << 18  # results are also written if they have this many tokens and log-probabilities: about 30 MB
 DEFAULTS = SamplingParams()
 LOOK_SECONDS = 0.5  # between two reads of the sequences' progress
 UNDRAWN = "undrawn"  # figure of a shard: prompts at temperature 0 with fields that matter only for sampling
@@ -91,21 +88,19 @@ class GenerateWorker:
         self.open.close()
 
 
-class _Stream:
-    """Feeds the prompts of a shard to the model, and returns the results in the order of the input."""
+class _Stream(Stream[Prompt]):
+    """Feeds the prompts of a shard to the model."""
+
+    nothing = ()
 
     def __init__(self, worker: GenerateWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
-        self.job, self.report, self.model = worker.job, worker.report, worker.model
-        self.engine, self.reader, self.out, self.beat = worker.engine, worker.reader, out, beat
-        self.shard, self.expected, self.looked = shard, 0.0, 0.0  # estimated prompts; last update
+        super().__init__(worker.reader.located, worker.report, shard, out, beat, _writer(worker.job, out))
+        self.job, self.model, self.engine, self.reader = worker.job, worker.model, worker.engine, worker.reader
+        self.looked = 0.0  # time of the last update of `share`
         self.share: float | None = None  # the finished fraction of the shard's work at the last update
-        self.writer = _writer(self.job, out)
-        self.pending: deque[Prompt] = deque()  # prompts that are read and not yet written
-        self.results: list[tuple[Prompt, list[Completion]]] = []
-        self.values = 0  # tokens and log-probabilities in the results
         self.most_pending = PENDING + 2 * (self.engine.window - WINDOW)
         self.operations: set[str] = set()  # the operations that chose tokens
-        self.records = self.tokens = self.prompt_tokens = self.cut = self.undrawn = self.first_undrawn = 0
+        self.prompt_tokens = self.undrawn = self.first_undrawn = 0
 
     def run(self) -> None:
         """Run all prompts of the shard, in batches."""
@@ -143,14 +138,6 @@ class _Stream:
             self.share = min((self.records - self.engine.scheduler.unfinished()) / self.expected, 1.0)
             self.tell()
 
-    def expect(self, batch: PromptBatch) -> None:
-        """Update the estimated number of prompts in the shard, from the prompts read so far, including these."""
-        cut, share = self.shard.cut, self.shard.share(batch.end)
-        if share:
-            self.expected = (self.records + len(batch)) / share
-        elif isinstance(cut, Records | RowGroups):
-            self.expected = cut.span(self.shard.number)[1]
-
     def run_alone(self, skip: dict[int, str]) -> None:
         """Run one prompt after the other, because one of them may have killed a worker.
 
@@ -182,7 +169,7 @@ class _Stream:
                 yield None
                 self.skip_bad()
             self.tell()
-            self.expect(batch)
+            self.expect(len(batch), batch.end)
             yield from self.accepted(batch)
 
     def accepted(self, batch: PromptBatch) -> Iterator[Request]:
@@ -198,13 +185,6 @@ class _Stream:
                     self.first_undrawn = self.first_undrawn or prompt.line
                     self.undrawn += 1
                 yield Request(prompt.line if prompt.id is None else prompt.id, prompt.token_ids, params)
-
-    def skip_bad(self) -> None:
-        """Move bad prompts at the front of `pending` to the results. Write the results if there are many."""
-        while self.pending and self.pending[0].error is not None:
-            self.fail(self.pending.popleft())
-        if len(self.results) >= WRITTEN or self.values >= WRITTEN_VALUES:
-            self.write()
 
     def keep(self, prompt: Prompt, completions: list[Generated]) -> None:
         """Save one prompt's completions, or an error if its logits are not finite."""
@@ -228,19 +208,6 @@ class _Stream:
     def params_of(self, prompt: Prompt) -> SamplingParams:
         """The prompt's own sampling parameters, or else those of the job."""
         return parameters_of(self.job, prompt, self.model.config, self.model.tokenizer is not None)[0]
-
-    def fail(self, prompt: Prompt) -> None:
-        """Add a prompt's error to the results."""
-        assert prompt.error is not None
-        error = self.reader.located(prompt.error)
-        self.out.error(error)
-        self.results.append((replace(prompt, error=error), []))
-
-    def write(self) -> None:
-        """Write all saved results."""
-        with trace.span(trace.WRITE), phase(self.report, "write"):
-            self.writer.write(self.results)
-        self.results, self.values = [], 0
 
 
 def parameters_of(

@@ -22,12 +22,8 @@ def score(job: ScoreJob, say: Say = quiet) -> ScoreReport:
     task, figures = start(task_of, job, report, unit="texts", say=say)
     if not report.lead:
         return report
-    report.tokens, report.read, report.cut = (int(figures.get(name, 0)) for name in ("tokens", "read", "cut"))
-    new, run_s = report.figures.get("tokens", 0), report.seconds.get("run", 0.0)
-    report.tokens_per_second = new / max(run_s, 1e-9)
-    if report.computed:
-        say(f"Scoring {counted(int(new), 'token')}...Done! ({run_s:.3f} sec)")
-        say(f"Writing output...Done! ({report.seconds.get('write', 0.0) + report.seconds['merge']:.3f} sec)")
+    report.read = int(figures.get("read", 0))
+    report.say_done(say, f"Scoring {counted(report.count(figures), 'token')}")
     if report.cut:
         context = f"the model's context of {task.config.sizes.context:,} tokens"
         say(f"{report.cut:,} of {report.records:,} texts are longer than {context} and were cut")

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from tilewright.errors import UsageError
 from tilewright.formats.files import InputFile
-from tilewright.runtime.reports import Report
-from tilewright.runtime.verbs.model_job import TextJob, check_records
+from tilewright.formats.scored import ANSWER
+from tilewright.runtime.reports import TokensReport
+from tilewright.runtime.verbs.model_job import KEEPING, RecordsJob, check_records
 
 
 @dataclass
-class ScoreJob(TextJob):
+class ScoreJob(RecordsJob):
     """The options of a score job.
 
     input: .jsonl (JSON lines), .csv, .tsv, .parquet (rows with the same fields) or .txt (one text per line). output:
@@ -20,6 +21,8 @@ class ScoreJob(TextJob):
     keys and values; None: see `LanguageModel.score`.
     """
 
+    ANSWER = ANSWER
+
     input: str
     truncate: bool = False
     prefix_token: int | None = None
@@ -27,17 +30,13 @@ class ScoreJob(TextJob):
 
 
 @dataclass
-class ScoreReport(Report):
+class ScoreReport(TokensReport):
     """The report of a score job.
 
     tokens: scored tokens. read: all tokens that the model has read. cut: texts that were longer than the context.
-    tokens_per_second: scored tokens of this run per second.
     """
 
-    tokens: int = 0
     read: int = 0
-    cut: int = 0
-    tokens_per_second: float = 0.0
 
 
 def check_paths(job: ScoreJob) -> None:
@@ -46,10 +45,10 @@ def check_paths(job: ScoreJob) -> None:
     if job.kind == ".bin":
         what = "token ids of texts of one length; score reads pairs and texts of any length"
         raise UsageError(f"a .bin file holds {what}", path=job.input, remedy="give .jsonl, .csv, .parquet or .txt")
-    if not job.output.endswith((".jsonl", ".parquet")):
+    if job.form not in KEEPING:
         raise UsageError("the output cannot hold log-probabilities", path=job.output,
                          remedy="name it .jsonl or .parquet")  # fmt: skip
     if job.answers:
-        if job.output.endswith(".parquet"):
+        if job.form == ".parquet":
             raise UsageError("a Parquet output cannot be compared with answers", path=job.output, remedy="write .jsonl")
         InputFile(job.answers, "answers").close()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 from contextlib import closing
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from tilewright.backends.footprint import PREPARING, RUNNING, Part
+from tilewright.formats.record_fields import kept_bytes
 from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.memory import Prompts
 from tilewright.generation.scoring import MAX_SLOTS, ROWS, WINDOW, slot_length
@@ -24,6 +23,7 @@ from tilewright.runtime.plan import (
     JobPlan,
     Outputs,
     Sample,
+    file_bytes,
     is_compiled,
     plan_job,
     program,
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
     texts: sequences of all good records. in_a_shard: records of the largest shard. records: good and bad ones, and true
     if they were counted and not estimated. scored: tokens with a log-probability. bad: bad records. id_bytes: mean
-    bytes of an id as JSON.
+    bytes of an id and the kept fields as JSON.
     """
 
     texts: Prompts
@@ -75,7 +75,7 @@ def _declared(task: ScoreTask, begun: Begun, gpu_memory: int) -> Declared:
     parts = (
         program("score", job.input, job.output, model=job.model),
         Part("weights, prepared", weights.prepared),
-        Part("weights file, while they are prepared", _file_bytes(job.model) + widened(mapped) + weights.preparing,
+        Part("weights file, while they are prepared", file_bytes(job.model) + widened(mapped) + weights.preparing,
              PREPARING),
         Part("compiling kernels, the first time", 0 if is_compiled(f"attention.*{job.dtype}*") else COMPILING, RUNNING),
         Part("keys and values", slots * each, RUNNING),
@@ -103,7 +103,7 @@ def _read(task: ScoreTask, sample: Sample) -> Seen:
             reader.only(sample.lines(reader.file))
         batches = list(islice(reader.batches(SAMPLED), None if sample.spans else 1))
     found = [content for batch in batches for content in batch.contents if content is not None]
-    ids = [len(str(record.id)) + 2 for batch in batches for record in batch.records]
+    ids = [len(str(record.id)) + 2 + kept_bytes(record.kept) for batch in batches for record in batch.records]
     records = sample.records(len(ids))
     scale = records[0] / max(len(ids), 1)
     parts = [one for content in found for one in content.wanted]
@@ -113,9 +113,3 @@ def _read(task: ScoreTask, sample: Sample) -> Seen:
         Prompts(round(len(parts) * scale), round(read * scale), longest), sample.in_a_shard(), records,
         round(scored * scale), round((len(ids) - len(found)) * scale), float(np.mean(ids or [8])),
     )  # fmt: skip
-
-
-def _file_bytes(model: str) -> int:
-    """Bytes of the weights on disk."""
-    files = sorted(Path(model).glob("*.safetensors")) if os.path.isdir(model) else [Path(model)]
-    return sum(file.stat().st_size for file in files)

@@ -26,7 +26,7 @@ from tilewright.runtime.jobs.task import Place
 from tilewright.runtime.load import config_of, tokenizer_of
 from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.text_inputs import check_has_ids, check_tokenizer_fits
-from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask
+from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask, notices
 from tilewright.runtime.verbs.score.job import ScoreJob, check_paths
 from tilewright.runtime.verbs.score.worker import ScoreWorker
 from tilewright.switches import check_switches
@@ -39,7 +39,7 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
     job = _on_the_cpu(job).as_called()
     check_paths(job)
-    kind = RowsTask if job.output.endswith(".parquet") else ScoreTask
+    kind = RowsTask if job.form == ".parquet" else ScoreTask
     if job.device != "cpu":
         raise UsageError(parameter="--device", value=job.device, rule="texts are scored on the CPU only",
                          remedy="give --device cpu")  # fmt: skip
@@ -49,9 +49,9 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
     check_rungs("score", job.settings.rungs, job.device, without_rope(config.calls), config.calls)
     job.measure()
     if tokenizer is None:
-        check_has_ids(job.text, job.model, ID_LINE)
+        check_has_ids(job.text, job.model, ID_LINE, job.content_field)
     else:
-        check_tokenizer_fits(job.text, tokenizer, config.sizes.vocabulary, ID_LINE)
+        check_tokenizer_fits(job.text, tokenizer, config.sizes.vocabulary, ID_LINE, job.content_field)
     start = job.prefix_token if job.prefix_token is not None else next(iter(ends), None)
     if start is not None and not 0 <= start < config.sizes.vocabulary:
         rule = f"the model's tokens are 0 to {config.sizes.vocabulary - 1}"
@@ -61,6 +61,8 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
     task = kind(job, config, limits, say, workers, tokenizer=tokenizer)
     with closing(task.reader()) as reader:
         say(f"Checking input: {counted(reader.bytes, 'byte')}...Done!")
+    for notice in notices(job):
+        say(notice)
     return task
 
 
@@ -101,10 +103,10 @@ class ScoreTask(RecordsTask):
             return pieces_of_tokens(context, scored, self.limits, encode)
 
         return open_scored(self.job.text, prepare=prepare, vocabulary=self.config.sizes.vocabulary,
-                           count=self.job.count)  # fmt: skip
+                           count=self.job.count, fields=self.job.fields)  # fmt: skip
 
     def fingerprint(self) -> dict[str, Value]:
-        job, form = self.job, self.job.output.rpartition(".")[2]
+        job, form = self.job, self.job.form.removeprefix(".")
         own = {"count": job.count, "output": form, "truncate": job.truncate, "prefix_token": self.limits.start}
         return job.fingerprint("score") | own
 

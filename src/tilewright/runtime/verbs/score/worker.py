@@ -18,19 +18,16 @@ from tilewright.generation.scored_texts import NOT_FINITE, Pieces
 from tilewright.generation.scoring import Wanted
 from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs import trace
-from tilewright.runtime.jobs.cut import RowGroups, Shard
+from tilewright.runtime.jobs.cut import Shard
 from tilewright.runtime.jobs.directory import Attempt
 from tilewright.runtime.jobs.task import Beat
 from tilewright.runtime.kernel_cache import compiling_told
 from tilewright.runtime.load import build, read_weights, tokenizer_of
 from tilewright.runtime.reports import Report, Say, phase
+from tilewright.runtime.verbs.streams import READ, Stream
 
 if TYPE_CHECKING:
     from tilewright.runtime.verbs.score.task import ScoreTask
-
-READ = 256  # texts that are read at a time
-WRITTEN = 64  # results that are written at a time
-WRITTEN_VALUES = 1 << 18  # results are also written if they have this many tokens
 
 
 class ScoreWorker:
@@ -60,18 +57,14 @@ class ScoreWorker:
         self.open.close()
 
 
-class _Stream:
-    """Feeds the texts of a shard to the model, and writes the results in the order of the input."""
+class _Stream(Stream[Record]):
+    """Feeds the texts of a shard to the model."""
 
     def __init__(self, worker: ScoreWorker, shard: Shard, out: Attempt, beat: Beat) -> None:
-        self.report, self.scorer, self.reader = worker.report, worker.scorer, worker.reader
-        self.shard, self.out, self.beat = shard, out, beat
-        self.writer = ScoreWriter(out)
-        self.pending: deque[tuple[Record, Pieces | None]] = deque()  # records that are read and not yet written
-        self.results: list[tuple[Record, Scores | None]] = []
-        self.values = 0  # tokens in the results
-        self.expected = 0.0  # estimated number of texts in the shard
-        self.records = self.tokens = self.read = self.cut = 0
+        super().__init__(worker.reader.located, worker.report, shard, out, beat, ScoreWriter(out))
+        self.scorer, self.reader = worker.scorer, worker.reader
+        self.pieces: deque[Pieces] = deque()  # of the good texts that are pending
+        self.read = 0
 
     def run(self) -> None:
         """Score all texts of the shard, many at a time."""
@@ -92,27 +85,19 @@ class _Stream:
             if one is None:
                 return
             done += 1
-            pieces = self.pending[0][1]
-            if pieces is not None and done == len(pieces.wanted):
+            if done == len(self.pieces[0].wanted):
                 done = 0
-                self.keep(*self.pending.popleft())
+                self.keep(self.pending.popleft(), self.pieces.popleft())
 
     def passed(self) -> None:
         """Report the shard's progress after each pass of the model."""
         if self.expected:
-            waiting = sum(1 for _, pieces in self.pending if pieces is not None and not pieces.computed)
+            waiting = sum(1 for pieces in self.pieces if not pieces.computed)
             self.tell(min((self.records - waiting) / self.expected, 1.0))
 
     def tell(self, share: float | None) -> None:
         """Report the shard's progress. share: the finished fraction of its work."""
         self.beat(self.records - len(self.pending), share)
-
-    def expect(self, batch: ScoredBatch[Pieces]) -> None:
-        """Update the estimated number of texts in the shard, from the texts read so far, including these."""
-        if share := self.shard.share(batch.end):
-            self.expected = (self.records + len(batch.records)) / share
-        elif isinstance(self.shard.cut, RowGroups):
-            self.expected = self.shard.cut.span(self.shard.number)[1]
 
     def wanted(self) -> Iterator[Wanted]:
         """Yield the sequences to compute. Bad texts wait in `pending` to be written in order."""
@@ -122,15 +107,16 @@ class _Stream:
                 batch = next(batches, None)
             if batch is None:
                 return
-            self.expect(batch)
+            self.expect(len(batch.records), batch.end)
             yield from self.accepted(batch)
 
     def accepted(self, batch: ScoredBatch[Pieces]) -> Iterator[Wanted]:
         """Yield the sequences of a batch's good texts, and add all its texts to `pending`."""
         for record, pieces in zip(batch.records, batch.contents, strict=True):
-            self.pending.append((record, pieces))
+            self.pending.append(record)
             self.records += 1
             if pieces is not None:
+                self.pieces.append(pieces)
                 self.read += sum(len(one.tokens) for one in pieces.wanted)
                 yield from pieces.wanted
 
@@ -146,16 +132,8 @@ class _Stream:
             self.score_all(self.accepted(batch))
         self.write()
 
-    def skip_bad(self) -> None:
-        """Move bad texts at the front of `pending` to the results. Write the results if there are many."""
-        while self.pending and self.pending[0][1] is None:
-            self.fail(self.pending.popleft()[0])
-        if len(self.results) >= WRITTEN or self.values >= WRITTEN_VALUES:
-            self.write()
-
-    def keep(self, record: Record, pieces: Pieces | None) -> None:
+    def keep(self, record: Record, pieces: Pieces) -> None:
         """Add the scores of one text to the results, or an error if they are not finite."""
-        assert pieces is not None
         if pieces.failed:
             self.fail(replace(record, error=RecordError(record.line, "", NOT_FINITE)))
             return
@@ -166,20 +144,6 @@ class _Stream:
         self.results.append(
             (record, Scores(found.token_ids, found.logprobs, found.logprob, found.is_greedy, found.cut))
         )
-
-    def fail(self, record: Record) -> None:
-        """Add a text's error to the results."""
-        if record.error is not None:
-            error = self.reader.located(record.error)
-            self.out.error(error)
-            record = replace(record, error=error)
-        self.results.append((record, None))
-
-    def write(self) -> None:
-        """Write all saved results."""
-        with trace.span(trace.WRITE), phase(self.report, "write"):
-            self.writer.write(self.results)
-        self.results, self.values = [], 0
 
 
 def _load(task: ScoreTask, report: Report, say: Say) -> LanguageModel:

@@ -55,7 +55,7 @@ class CpuAttention:
         kept: np.ndarray | None = None,
     ) -> Batch:
         """See `decoder.Attention`."""
-        if isinstance(last, CpuBatch) and last.moved(ids, positions, caches, spans):
+        if kept is None and isinstance(last, CpuBatch) and last.moved(ids, positions, caches, spans):
             return last  # type: ignore[return-value]
         return CpuBatch(ids, positions, caches, spans, kept)  # type: ignore[return-value]
 
@@ -83,11 +83,10 @@ class CpuBatch:
         mine = self.spans.array
         if caches is not self.caches or spans.shape != mine.shape or len(spans) != len(ids):
             return False
-        differs = spans != mine
+        differs, first, source = spans != mine, spans[:, SPAN.first], spans[:, SPAN.source]
         differs[:, SPAN.first] = False
-        if differs.any() or (spans[:, SPAN.source] >= 0).any():
+        if differs.any() or source.max() >= 0 or not (first.min() >= 0 and first.max() < self.caches[0].length):
             return False
-        checked_spans(spans, self.caches[0], len(ids))
         self.ids[...], self.positions[...], mine[...] = ids, positions, spans
         self.repeated = self.repeated or RepeatedPass()
         return True

@@ -1,6 +1,6 @@
 """A pass of a model whose launches are recorded once, and then run again without Python between them.
 
-A decode step of one sequence has some 75 launches of 1 to 300 us each. Python takes 30 to 130 us to prepare one: the
+A decode step of one sequence has 85 launches of 1 to 300 us each. Python takes 30 to 130 us to prepare one: the
 weights that pass through the caches between two launches evict the interpreter. The next step makes the same launches
 with the same arrays. Only what the arrays hold is different: the token, its position, keys and values. So a pass is
 computed twice while its launches are recorded. If both passes made the same launches, the later passes run them in one

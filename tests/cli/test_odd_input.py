@@ -118,7 +118,7 @@ def test_help_begins_with_what_the_verb_needs(run, verb):
 @pytest.mark.parametrize("verb", ["classify", "generate", "score"])
 def test_help_says_what_becomes_of_ids_in_parquet(run, verb):
     said = " ".join(run(verb, "--help")[1].split())
-    assert "Parquet: the id column holds integers if all ids are integers, else strings." in said
+    assert "Parquet: the id column holds integers if all ids are integers, otherwise strings." in said
     assert 'Then 5 and "5" are the same id.' in said
 
 

@@ -36,8 +36,8 @@ def gpu(case, tensors: dict) -> dict[str, Call]:
 def truth(case, tensors: dict):
     """The first rows in float64, and the bound of `problem.bound`."""
     a, b, targets = tensors["a"][:CHECKED].double(), tensors["b"].double(), tensors["targets"][:CHECKED, None]
-    bias = 0.0 if tensors["bias"] is None else tensors["bias"].double()
+    bias = torch.zeros((), device=a.device) if tensors["bias"] is None else tensors["bias"].double()
     exact = torch.log_softmax(a @ b + bias, dim=1).gather(1, targets)[:, 0]
-    size = (a.abs() @ b.abs() + (bias.abs() if case.bias else 0.0)).amax(dim=1)
+    size = (a.abs() @ b.abs() + bias.abs()).amax(dim=1)
     rounding = EPS32 * (math.sqrt(case.N) + EXPS + exact.abs())
     return exact, lambda c: 2 * EPS32 * LIMBS * c * math.sqrt(case.K) * size + rounding

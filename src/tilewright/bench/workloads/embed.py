@@ -186,7 +186,7 @@ def _rows(setting: Setting, timings: dict[str, Timing], ours: dict[str, Any]) ->
         if name == "tilewright":
             ratio = timings[fastest].median_s / timing.median_s if fastest else None
             rest = {"peer": fastest, "peer_ratio": ratio, **ours}
-        rate = {"gflops": flops / timing.median_s / 1e9}
+        rate: dict[str, Any] = {"gflops": flops / timing.median_s / 1e9}
         if setting.device != "cpu":  # the weights are read once for many texts, so operations are the limit
             rate = measured_roofs(0).columns(flops, 0.0, setting.dtype, timing.median_s)
         yield Row(

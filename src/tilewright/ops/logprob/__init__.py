@@ -5,6 +5,8 @@ head = prepare(wte.T)                          # (C, V), once
 values, greedy = logprob(x, head, targets)     # (n, C), (n,) -> (n,), (n,)
 """
 
+from typing import Any
+
 import numpy as np
 
 from tilewright.errors import UsageError
@@ -96,10 +98,10 @@ def _columns(arguments: Arguments, a, targets, N: int):
     """The targets as int64 (M,), contiguous, on a's device. Raises UsageError unless each is a column of N."""
     if on_gpu(targets):
         arguments.same_device("logprob", "a", a, targets=targets)
-        columns = arguments.take("logprob", "targets", targets, INTEGERS)
-        if tuple(columns.shape) != (len(a),):
-            raise UsageError(f"logprob: targets is {arguments.name(columns)}; integers ({len(a)},) are wanted")
-        return columns.long().contiguous()
+        on_device: Any = arguments.take("logprob", "targets", targets, INTEGERS)
+        if tuple(on_device.shape) != (len(a),):
+            raise UsageError(f"logprob: targets is {arguments.name(on_device)}; integers ({len(a)},) are wanted")
+        return on_device.long().contiguous()
     columns = np.asarray(targets)
     if columns.shape != (len(a),) or (columns.dtype.kind not in "iu" and columns.size):
         raise UsageError(f"logprob: targets is {HOST.name(columns)}; integers ({len(a)},) are wanted")

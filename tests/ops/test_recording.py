@@ -16,7 +16,7 @@ from tilewright.ops.matmul import matmul, prepare
 SIZE = 768  # two threads take a product's columns
 
 
-@simd.kernel(types.void(simd.OUTPUT, types.float64, types.int64, simd.TASKS, simd.OUTPUT), name="test.divide")
+@simd.kernel(types.void(simd.OUTPUT, types.float64, types.int64, simd.TASKS, simd.OUTPUT), name="test.divide_recorded")
 def divide(x, above, below, tasks, scratch):
     """x[task] = above // below of that element."""
     task = simd.draw(tasks)

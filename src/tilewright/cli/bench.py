@@ -86,7 +86,7 @@ class Embed(Common):
     ] = "minilm"
     count: Annotated[
         int | None,
-        Option("--count", "-n", min=1, metavar="N", help="Number of texts.", show_default="512; GPU: 32,768"),
+        Option("--count", "-n", min=1, metavar="N", help="Number of texts.", show_default="512, or 32,768 on a GPU"),
     ] = None
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products.")] = "float32"
     threads: Threads = None

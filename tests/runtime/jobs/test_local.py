@@ -83,18 +83,20 @@ def test_what_is_said_of_workers_that_ended():
          "3 workers ended and were replaced: SIGSEGV (2 times), exit code 3; see logs/ in out.job"),
     ):  # fmt: skip
         ran = msgspec.structs.replace(done, seconds={"merge": 0.1}, facts=facts_of(2, Counter(ended)))
-        assert list(_outcome(ran, None)) == [line]
+        assert list(_outcome(ran, "out.job", None)) == [line]
         later = msgspec.structs.replace(ran, seconds={}, computed=0)
-        assert list(_outcome(later, None)) == ["Nothing to do: all 4 shards and the output were there"]
+        assert list(_outcome(later, "out.job", None)) == ["Nothing to do: all 4 shards and the output were there"]
     merged = msgspec.structs.replace(done, seconds={"merge": 0.1})
     for shards, computed, line in (
         (1, 0, "The only shard was there: the output was made of it"),
         (4, 0, "All 4 shards were there: the output was made of them"),
         (4, 3, "Resumed: 1 of 4 shards was there"),
     ):
-        assert list(_outcome(msgspec.structs.replace(merged, shards=shards, computed=computed), None)) == [line]
+        assert list(_outcome(msgspec.structs.replace(merged, shards=shards, computed=computed), "out.job", None)) == [
+            line
+        ]
     alone = msgspec.structs.replace(done, shards=1, computed=0)
-    assert list(_outcome(alone, None)) == ["Nothing to do: the only shard and the output were there"]
+    assert list(_outcome(alone, "out.job", None)) == ["Nothing to do: the only shard and the output were there"]
     assert facts_of(2, Counter()) == {"workers": 2, "replaced": 0}
 
 

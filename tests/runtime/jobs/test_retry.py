@@ -56,7 +56,10 @@ def test_a_job_that_too_many_errors_stopped(place):
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        (Settings(retry_failed=True), "engine is 'inline'; --retry-failed needs an engine that replaces the workers"),
+        (
+            Settings(retry_failed=True),
+            "engine is 'inline'; --retry-failed needs an engine that replaces workers that die",
+        ),
         (Settings(retry_failed=True, engine="mpi"), "engine is 'mpi'; --retry-failed needs an engine that replaces"),
         (Settings(retry_failed=True, engine="local", restart=True), "and --restart computes others"),
         (Settings(retry_failed=True, engine="local", part=(0, 2)), "and --part computes others"),

@@ -170,7 +170,7 @@ def test_a_job_with_other_fields_is_another_job(tmp_path, model):
     source = write(tmp_path / "in.jsonl", [{"tokens": [1] * 6, "a": 1}])
     job = ClassifyJob(model, source, str(tmp_path / "out.jsonl"))
     classify(job)
-    with pytest.raises(UsageError, match=r"other results: keep was not there and is \['a as a'\]"):
+    with pytest.raises(UsageError, match=r"other settings or inputs: keep was not there and is \['a as a'\]"):
         classify(replace(job, keep=(("a", "a"),)))
 
 

@@ -60,7 +60,7 @@ class RepeatedPass:
         """
         if self.differing == TRIES or any_forced() or not _allowed.get():
             return compute()
-        key = _place(start), thread_count()
+        key = _memory_of(start), thread_count()
         if key != self.key or self.replays == REPLAYS:
             self.recording, self.key, self.replays, self.is_sure = None, key, 0, False
         if self.is_sure and self.recording:
@@ -76,12 +76,12 @@ class RepeatedPass:
         self.recording = None  # an exception leaves none
         with recorded_by(recording):
             self.result = compute()
-        self.is_sure = before is not None and recording == before and _place(previous) == _place(self.result)
+        self.is_sure = before is not None and recording == before and _memory_of(previous) == _memory_of(self.result)
         self.differing = 0 if self.is_sure or before is None else self.differing + 1
         self.recording = recording
         return self.result
 
 
-def _place(array: np.ndarray) -> tuple:
+def _memory_of(array: np.ndarray) -> tuple:
     """Where an array is in memory."""
     return array.__array_interface__["data"][0], array.shape, array.dtype

@@ -82,7 +82,7 @@ def _await_job(control, slot):
 
 @simd.inline
 def post(control, helpers):
-    """Let helpers run the job of the header. Those that sleep are woken."""
+    """Let helpers run the job of the header. A helper that sleeps is woken."""
     for helper in range(helpers):
         slot = SLOTS + helper * SLOT
         if simd.exchange(control, slot + STATE, POSTED) == ASLEEP:

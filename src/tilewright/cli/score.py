@@ -34,8 +34,8 @@ class Options(RecordOptions):
     content_field: Annotated[
         str | None,
         of_text_field(
-            help="Name of the field that holds a record's text or token ids, all of which are scored. No other field "
-            "is then a context.",
+            help="Name of the field that holds a record's text or token ids. The whole text is scored, without a "
+            "context.",
             show_default="text, tokens, or context and continuation",
         ),
     ] = None

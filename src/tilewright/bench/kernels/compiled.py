@@ -35,7 +35,7 @@ class Compiled:
 
 
 def compiled_kernels(op: str, rung: Rung, case: Any) -> list[Compiled]:
-    """The kernels that the rung launches for the case, in their order. Those that rearrange weights come first.
+    """The kernels that the rung launches for the case, in their order. Kernels that rearrange weights come first.
 
     All but Triton's kernels are compiled again, which takes seconds, because the cache has no assembly. Raises
     InternalError if a kernel was loaded from the cache before.
@@ -97,7 +97,7 @@ def _numba_cuda(started: dict[str, Compiled]) -> Iterator[None]:
 
 @contextmanager
 def _triton(started: dict[str, Compiled]) -> Iterator[None]:
-    """Record the kernels that Triton and Gluon launch, and those that `gemm.tile.start` would launch itself."""
+    """Record the kernels that Triton, Gluon and `gemm.tile.start` launch."""
     from triton.runtime.jit import JITFunction
 
     from tilewright.ops.gemm.tile import start

@@ -120,7 +120,7 @@ def matrix_table(rows: list[Row]) -> Table | None:
 
 
 def unit_of(rows: list[Row]) -> str | None:
-    """The unit of a job's rate, such as "tokens/s". None for kernels, of which the time is shown."""
+    """The unit of a job's rate, such as "tokens/s". None for kernels: their time is shown."""
     job = rows[0].op.removeprefix(PREFIX)
     return {"gpt2": "tokens/s"}.get(job, f"{JOBS[job]}/s") if job in JOBS else None
 

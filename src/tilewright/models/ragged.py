@@ -24,10 +24,10 @@ class Limits(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some texts, the shortest first. index: int64 (n,), of each one in the caller's list. ids: int32 (tokens,), of all
-    of them. lengths: int64 (n,), numbers of their tokens."""
+    """Some texts, the shortest first. chosen: int64 (n,), the index of each one in the caller's list. ids: int32
+    (tokens,), of all of them. lengths: int64 (n,), numbers of their tokens."""
 
-    index: np.ndarray
+    chosen: np.ndarray
     ids: np.ndarray
     lengths: np.ndarray
 
@@ -64,8 +64,8 @@ def sorted_texts(texts: Sequence[ArrayLike] | np.ndarray, limits: Limits) -> Tex
     """
     lengths = _lengths(texts)
     if not len(lengths) or int(lengths.min()) < 1 or int(lengths.max()) > limits.context:
-        texts = [_checked(i, text, limits) for i, text in enumerate(texts)]
-        lengths = np.array([len(row) for row in texts], np.int64)
+        rows = [_checked(i, text, limits) for i, text in enumerate(texts)]
+        texts, lengths = rows, np.array([len(row) for row in rows], np.int64)
     order = np.argsort(lengths, kind="stable")
     return Texts(texts, limits, order, lengths[order])
 

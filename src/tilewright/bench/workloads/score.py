@@ -214,9 +214,9 @@ def _torch_scores(network: Any, setting: Setting) -> np.ndarray:
             values = torch.log_softmax(logits.float(), dim=-1).gather(1, there[3][:, None])[:, 0].double()
             sums = torch.zeros(len(some), dtype=torch.float64, device=setting.device)
             found.append(sums.index_add_(0, there[1], values))
-        sums = torch.cat(found).cpu().numpy()
+        every = torch.cat(found).cpu().numpy()
     result = np.empty(len(pairs))
-    result[order] = sums
+    result[order] = every
     return result
 
 

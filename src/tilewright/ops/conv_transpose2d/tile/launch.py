@@ -51,6 +51,8 @@ def shape_for(weights: Packed, shape: tuple[int, ...]) -> Shape:
     if weights.data.form == "boxes":
         return Shape(BM, 128 if N > 64 else 64, block, 3, 8, small_box(BM, images, height, width))
     BN = min(128, max(LEAST, triton.next_power_of_2(N)))
+    if weights.data.form == "columns" and limbs:
+        return Shape(64, BN, block, 3, 4)
     return Shape(128, BN, min(block, 32) if limbs else block, 3, 8 if BN == 128 else 4)
 
 

@@ -1,4 +1,4 @@
-"""A report of one machine, in Markdown and HTML: steps, jobs, sweeps, scaling, and sentences that follow from the rows.
+"""A report of one machine, in Markdown and HTML: steps, jobs, sweeps, scaling, timelines, and sentences about the rows.
 
 It reads only saved rows: no clock, no random numbers, no commit of this checkout. The same rows give the same bytes.
 """
@@ -50,11 +50,13 @@ from tilewright.bench.report.tables import (
     plain,
     three,
 )
+from tilewright.bench.report.timelines import Timeline, read_timelines
 from tilewright.bench.results import SCALING, Row, read, write_text
 from tilewright.errors import InputError
 from tilewright.ops.core.ladder import Ladder
 
 LADDERS, JOBS, WHOLE, SWEEPS, WORKERS = "Kernels", "Jobs", "Job ladders", "Sweeps", "Scaling"
+TIMELINES = "Timelines"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Part:
 
 
 def write_writeup(results: Path, machines: Sequence[str], folder: Path, ladders: dict[str, Ladder]) -> list[Path]:
-    """Write writeup.md, writeup.html and figures/*.svg from these machines' rows into `folder`.
+    """Write writeup.md, writeup.html and figures/*.svg from these machines' rows and timelines into `folder`.
 
     Returns the files that changed. Raises InputError for a broken result file, and if a machine has no rows.
     """
@@ -96,7 +98,8 @@ def write_writeup(results: Path, machines: Sequence[str], folder: Path, ladders:
         raise InputError(
             f"there are no rows of {' or '.join(machines)}; machines with rows: {there}", path=results, remedy=remedy
         )
-    parts = list(parts_of(rows, ladders))
+    timelines = [one for machine in machines for one in read_timelines(results, machine)]
+    parts = [*parts_of(rows, ladders), *map(_timeline_part, timelines)]
     title = (
         f"Measurements of {' and '.join(machine_title(name) for name in dict.fromkeys(row.machine for row in rows))}"
     )
@@ -174,6 +177,11 @@ def _scaling_parts(rows: list[Row]) -> Iterator[Part]:
         yield _part(
             WORKERS, rows, SCALING, sentences, _named(of_scaling(rows), "scaling-"), bench_tables(rows), "Workers"
         )
+
+
+def _timeline_part(one: Timeline) -> Part:
+    drawn = {one.figure.replace("/", "-"): one.drawing}
+    return Part(TIMELINES, f"{one.machine}-timeline-{one.name}", one.name, (f"{one.origin}.",), drawn, ())
 
 
 def _part(

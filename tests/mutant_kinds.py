@@ -22,6 +22,7 @@ from backports import zstd
 
 from bert_models import saved
 from decoder_models import FAMILIES, save_with_tokenizer
+from mutant_job_state import STATE_KINDS
 from mutant_jobs import JOB_KINDS
 from mutant_volumes import VOLUME_KINDS
 from mutating import Kind, at
@@ -381,4 +382,5 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "labels": _validated(".jsonl", LABELS),
     "logits": _validated(".bin", struct.pack("<8f", *range(8))),
     **JOB_KINDS,
+    **STATE_KINDS,
 }

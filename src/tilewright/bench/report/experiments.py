@@ -115,10 +115,17 @@ SWEEPS = (
 )  # fmt: skip
 
 
+COPIES = "dcgan-copies"  # the saved timeline of the steps that differ in copies to the host
+STEPS_OF_IMAGES = {"steps": "job-ladders.md#dcgan", "timelines": f"timelines.md#{COPIES}"}
+
+
 def _ladder(number: str, job: str, published: str) -> Experiment:
     commands = tuple(f"tilewright ladder --job {job}{device} --save" for device in ("", " --device cuda"))
-    return Experiment(number, f"{job}: the whole job step by step", commands, f"job-ladders.md#{job}",
-                      _of(JOB_LADDER + job), BOTH, published)  # fmt: skip
+    page: str | dict[str, str] = f"job-ladders.md#{job}"
+    if job == "dcgan":
+        commands, page = (*commands, f"tilewright timeline a.json b.json --save {COPIES}"), STEPS_OF_IMAGES
+    return Experiment(number, f"{job}: the whole job step by step", commands, page, _of(JOB_LADDER + job), BOTH,
+                      published)  # fmt: skip
 
 
 LADDERS = (
@@ -147,7 +154,7 @@ TABLES = (
                ("tilewright show matmul --save",),
                {op: f"{op}.md#compiled-kernels" for op in operations()}, lambda row: False),
     Experiment("T5", "page-locked memory, overlapped copies and CUDA graphs, each switched off and on",
-               ("tilewright ladder --job dcgan --device cuda --save",), "job-ladders.md#dcgan",
+               ("tilewright ladder --job dcgan --device cuda --save",), STEPS_OF_IMAGES,
                _of(f"{JOB_LADDER}dcgan"), (GPU,)),
 )  # fmt: skip
 GROUPS = {"Sweeps": SWEEPS, "Ladders of whole jobs": LADDERS, "Tables": TABLES}

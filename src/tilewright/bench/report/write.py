@@ -13,6 +13,7 @@ from tilewright.bench.kernels.table import read as read_kernels
 from tilewright.bench.report import figures, headline, page, pages, svg
 from tilewright.bench.report.job_ladders import is_job_ladder, of_jobs
 from tilewright.bench.report.kernels import traffic_table
+from tilewright.bench.report.part_figures import of_parts
 from tilewright.bench.report.scaling import of_scaling
 from tilewright.bench.report.shown import shown
 from tilewright.bench.report.side_by_side import of_sides
@@ -43,9 +44,9 @@ def write(root: Path) -> list[Path]:
     swept = [row for row in rows if is_sweep(row)]
     stepwise = [row for row in rows if is_job_ladder(row)]
     by_op = shown([row for row in rows if not (is_sweep(row) or is_job_ladder(row))], all_ladders)
-    drawings = figures.of_results(by_op, all_ladders) | of_sweeps(swept) | of_scaling(by_op.get(SCALING, []))
     timelines = read_timelines(results)
-    drawings |= of_sides([*by_op.get("conv3d", []), *swept]) | of_jobs(stepwise)
+    drawings = figures.of_results(by_op, all_ladders) | of_parts(by_op, all_ladders) | of_sweeps(swept)
+    drawings |= of_scaling(by_op.get(SCALING, [])) | of_sides([*by_op.get("conv3d", []), *swept]) | of_jobs(stepwise)
     drawings |= {one.figure: one.drawing for one in timelines}
     made = {}
     for path in [root / "README.md", *sorted((docs / "learn").glob("*.md"))]:

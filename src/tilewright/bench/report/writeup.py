@@ -22,6 +22,7 @@ from tilewright.bench.report.laws import curves
 from tilewright.bench.report.layers import layer_tables
 from tilewright.bench.report.page import Section, html_page
 from tilewright.bench.report.pages import METHOD, jobs
+from tilewright.bench.report.part_figures import of_parts
 from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.scaling import of_scaling
 from tilewright.bench.report.sentences import (
@@ -115,7 +116,7 @@ def parts_of(rows: list[Row], ladders: dict[str, Ladder]) -> Iterator[Part]:
         swept = [row for row in own if is_sweep(row)]
         steps = [row for row in own if is_job_ladder(row)]
         by_op = shown([row for row in own if not is_sweep(row) and not is_job_ladder(row)], ladders)
-        drawings = figures.of_results(by_op, ladders)
+        drawings = figures.of_results(by_op, ladders) | of_parts(by_op, ladders)
         yield from _ladder_parts(by_op, ladders, drawings)
         yield from _job_parts(by_op, ladders, drawings)
         yield from _step_parts(steps)

@@ -114,7 +114,9 @@ def _request(output: str) -> Callable[[Path], Kind]:
                 raise InputError(str(refused)) from refused
             return found
 
-        return Kind([Path(job.kept, REQUEST).read_bytes()], read, text=True, known={right})
+        seed = Path(job.kept, REQUEST).read_bytes()
+        sized = seed.replace(b'"batch_size":null', b'"batch_size":3')  # which changes no bits, so no fingerprint has it
+        return Kind([seed, sized], read, text=True, known={right})
 
     return kind
 

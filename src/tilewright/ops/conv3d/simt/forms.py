@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 QUAD = 4  # elements in 16 bytes, and outputs of a thread of `march` along x
 PAIR = 2 * QUAD  # adjacent outputs along x that a thread of `separable` convolves at a time
+SIDE = 4  # of eight threads, whose 16-byte accesses to shared memory are one transaction, those in the same row
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Form:
 @dataclass(frozen=True)
 class ColumnForm(Form):
     """As `Form`. A thread has `rows` outputs of one column, an even number. lanes: quads of a row. stages: planes in
-    shared memory, of which all but one are in flight."""
+    shared memory; all but one are in flight."""
 
     stages: int = 3
 
@@ -97,6 +98,16 @@ class ColumnForm(Form):
     def sums(self) -> int:
         """Sums of a thread: KD for each of its outputs in one plane."""
         return self.sizes[0] * self.rows
+
+    @property
+    def sides(self) -> int:
+        """Groups of SIDE pairs in one row of the tile's outputs."""
+        return self.tile[1] // PAIR // SIDE
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of quads that each thread convolves along x, rounded up. Rows are taken two at a time."""
+        return -(-((self.height + 1) // 2 * 2 * SIDE * self.sides) // self.threads)
 
     @property
     def shared(self) -> int:

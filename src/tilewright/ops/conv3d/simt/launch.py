@@ -126,7 +126,7 @@ def separable_form(sizes: tuple[int, int, int], window: Window) -> ColumnForm:
 
     Many sums need many registers, and then blocks of fewer threads fill a multiprocessor better.
     """
-    KD, lead = sizes[0], -window.first[2] % QUAD
+    (KD, _, _), lead = sizes, -window.first[2] % QUAD
     if KD <= 9:
         threads, registers, tiles = 256, 80 if max(sizes) <= 17 else 96, TILES
     else:

@@ -7,33 +7,16 @@ from numba import cuda, float32, int32
 from tilewright.ops.conv3d.simt.border import CONSTANT
 from tilewright.ops.conv3d.simt.columns import column_step_for, pair_for
 from tilewright.ops.conv3d.simt.copies import blank_for, copy_for, landed_for
-from tilewright.ops.conv3d.simt.forms import PAIR, QUAD, ColumnForm
+from tilewright.ops.conv3d.simt.forms import PAIR, QUAD, SIDE, ColumnForm
 from tilewright.ops.conv3d.simt.planes import base_of, column_writer_for, edges_for, offsets_for
 from tilewright.ops.core.gpu.registers import ALIGNMENT
 from tilewright.ops.core.gpu.simt import inline, kernel_of
 
-SIDE = 4  # of the eight threads whose 16-byte accesses to shared memory are one transaction, those in the same row
 
-
-@cache
-def separable(form: ColumnForm):
-    """kernel(x (D, H, P), out, factors, first, chunk, modes, fill): `march` for a kernel that is an outer product.
-
-    factors: wz, wy and wx in one tuple. Rows of a plane are convolved along x once, from one buffer in shared memory to
-    another. A thread convolves a piece of a column along y, and adds the result to KD unfinished sums along z. An
-    output takes KW + KH + KD products, and a few for the halo. It is slower than `march` where KH * KW is small: each
-    plane needs one more barrier.
-    """
-    KD, (BY, BX), rows, threads = form.sizes[0], form.tile, form.rows, form.threads
-    stage, pitch, wide = form.stage, form.across * QUAD, BX + form.sizes[2] - 1
-    stages, ring, last, high = form.stages, form.stages * form.stage, KD - 1, form.height
-    line_elements, finished, zeros = high * BX, last * rows, (float32(0),) * form.sums
-    sides = BX // PAIR // SIDE  # groups of SIDE pairs in a row
-    pairs = -(-((high + 1) // 2 * 2 * SIDE * sides) // threads)  # of a thread in a plane
-    offsets, write, lead = offsets_for(form, form.shares), column_writer_for(rows), form.lead
-    edge_offsets, fetch_edge, put_edge = edges_for(form)
-    (commit, wait), copy, blank = landed_for(form), copy_for(form), blank_for(form)
-    pair, step = pair_for(form), column_step_for(form)
+def _fetch_for(form: ColumnForm):
+    """fetch(tile, at, x, plane, offsets, mode, fill): start to copy a plane of x to element `at` of the tile, or the
+    border's values if it is outside of x."""
+    copy, blank = copy_for(form), blank_for(form)
 
     @inline
     def fetch(tile, at, x, plane, offsets, mode, fill):
@@ -42,6 +25,24 @@ def separable(form: ColumnForm):
             copy(tile, at + QUAD * cuda.threadIdx.x, x, base, offsets, fill)
         else:
             blank(tile, at + QUAD * cuda.threadIdx.x, offsets, fill)
+
+    return fetch
+
+
+@cache
+def separable(form: ColumnForm):
+    """kernel(x (D, H, P), out, factors, first, chunk, modes, fill): `march` for a kernel that is an outer product.
+
+    factors: wz, wy and wx in one tuple. A thread convolves a piece of a column of `lines` along y, and adds the result
+    to KD unfinished sums along z. It is slower than `march` where KH * KW is small: a plane needs one more barrier.
+    """
+    (KD, _, KW), (BY, BX), rows, stage, stages = form.sizes, form.tile, form.rows, form.stage, form.stages
+    ring, last, wide, high, pitch = stages * stage, KD - 1, BX + KW - 1, form.height, form.across * QUAD
+    line_elements, finished, zeros = high * BX, last * rows, (float32(0),) * form.sums
+    sides, pairs, threads = form.sides, form.pairs, form.threads
+    offsets, write, lead = offsets_for(form, form.shares), column_writer_for(rows), form.lead
+    edge_offsets, fetch_edge, put_edge = edges_for(form)
+    (commit, wait), fetch, pair, step = landed_for(form), _fetch_for(form), pair_for(form), column_step_for(form)
 
     @kernel_of(form.registers)
     def convolve(x, out, factors, job, fill):
@@ -56,14 +57,14 @@ def separable(form: ColumnForm):
         at_edge = row_mode != CONSTANT and (start < 0 or start + wide > P)
         quad_offsets = offsets(top - y_before, left - x_before, H, P, mode)
         edges = edge_offsets(corner, x_before - lead, H, P, row_mode, at_edge)
-        beyond = fetch_edge(x, base_of(z - z_before, D, H * P, mode), edges)
+        length, first, now, sums = min(job.chunk, planes - z), z - z_before, 0, zeros
+        beyond = fetch_edge(x, base_of(first, D, H * P, mode), edges)
         row, column = thread // BX * rows, thread % BX
         even, odd = row * BX + column, row * BX + (column ^ QUAD)
         target = (z * height + top + row) * width + left + column
         rows_left = int32(height - top - row if left + column < width else 0)
-        length, now, sums = min(job.chunk, planes - z), 0, zeros
         for p in range(stages - 1):
-            fetch(tile, p * stage, x, z - z_before + p, quad_offsets, mode, fill)
+            fetch(tile, p * stage, x, first + p, quad_offsets, mode, fill)
             commit()
         for p in range(length + last):
             wait()
@@ -71,10 +72,9 @@ def separable(form: ColumnForm):
             if at_edge:
                 put_edge(tile, now, edges, beyond)
                 cuda.syncthreads()
-                beyond = fetch_edge(x, base_of(z - z_before + p + 1, D, H * P, mode), edges)
+                beyond = fetch_edge(x, base_of(first + p + 1, D, H * P, mode), edges)
             if p + stages <= length + last:
-                free = (now if now > 0 else ring) - stage
-                fetch(tile, free, x, z - z_before + p + stages - 1, quad_offsets, mode, fill)
+                fetch(tile, (now if now > 0 else ring) - stage, x, first + p + stages - 1, quad_offsets, mode, fill)
             commit()
             for i in range(pairs):
                 task = thread + i * threads

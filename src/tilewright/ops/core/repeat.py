@@ -23,7 +23,7 @@ VOLUME = types.Array(types.float32, 3, "A", readonly=True)
 RESULT = types.Array(types.float32, 3, "A")
 # words of `RepeatedLaunch.ends`: where the recording has the addresses of x and out; bytes from the address of x, then
 # of out, to the first byte and past the last one
-X_WORD, OUT_WORD, X_LOW, X_HIGH, OUT_LOW, OUT_HIGH = range(6)
+X_WORD, OUT_WORD, X_LOW, X_HIGH, OUT_LOW, OUT_HIGH = 0, 1, 2, 3, 4, 5
 
 
 @simd.kernel(

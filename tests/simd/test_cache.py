@@ -30,6 +30,7 @@ from tilewright import simd
 def cached(x):
     return 3 * x
 assert cached(5) == 15
+assert "cached" in compiled or "numba.np.arraymath" not in sys.modules, "what only a compiler needs was imported"
 print("compiled" if "cached" in compiled else "loaded")
 """
 

@@ -4,10 +4,11 @@
     python tests/tools/paired.py HEAD~1 . --op all --rungs every --csv rungs.csv
     python tests/tools/paired.py HEAD~1 . --job "classify --model critic -i reviews.txt -o {out}"
 
-A version is a commit or a directory with a checkout. Each one runs in processes of its own with a kernel cache of its
-own. An operation's two processes live through all rounds; in each round both time the same call once, in random order.
-A job is run whole, also in random order. A ratio is the median over rounds of `before / after`: above 1, the second
-version is faster. The exit code is 1 if any result differs in its bits, or a ratio is below --least.
+A version is a commit or a directory with a checkout. Each one runs in processes of its own with caches of its own, for
+kernels and for Python's bytecode. An operation's two processes live through all rounds; in each round both time the
+same call once, in random order. A job is run whole, also in random order. A ratio is the median over rounds of `before
+/ after`: above 1, the second version is faster. The exit code is 1 if any result differs in its bits, or a ratio is
+below --least.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Version:
             "PYTHONPATH": os.pathsep.join([str(tree / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
             "TILEWRIGHT_CACHE": str(scratch / "cache"),
             "TRITON_CACHE_DIR": str(scratch / "triton"),
+            "PYTHONPYCACHEPREFIX": str(scratch / "bytecode"),
         }
+        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
         self._child: subprocess.Popen[str] | None = None
 
     def ask(self, **question: Any) -> Any:

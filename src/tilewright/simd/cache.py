@@ -2,14 +2,15 @@
 
 The directory's name contains a hash of the source of `simd` and `ops`, of the versions that generate code and of the
 CPU. So no file is ever stale, and two machines may share a home. `private_directory.py` opens the directory once and
-checks who may write to it. A file is MAGIC, a SHA-256, and a MessagePack record of names, object code and bitcode
-(`Stored`). Parsing it runs no code. Types come from the kernel's declaration, not from the file. A file that is
-truncated, altered, of another user or of another kernel is ignored and written again. A complete file is renamed to its
-final name, so any number of processes may start at once.
+checks who may write to it. A file is MAGIC, a SHA-256, and a MessagePack record of names and object code (`Stored`).
+Parsing it runs no code. Types come from the kernel's declaration, not from the file. A file that is truncated, altered,
+of another user or of another kernel is ignored and written again. A complete file is renamed to its final name, so any
+number of processes may start at once.
 """
 
 import functools
 import hashlib
+import json
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+import llvmlite.binding
 import msgspec
 
 from tilewright.errors import ResourceError
@@ -114,7 +116,7 @@ def _open(path: Path, *, make: bool = True, again: bool = False) -> PrivateDirec
 class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
     """A compiled kernel. kernel, signature: its name and declaration. library: Numba's name of its code library.
     unique, mangled, environment, tags, number: Numba's names of the function and their parts. others: environments of
-    the functions inside it; none has constants."""
+    the functions inside it; none has constants. symbols: names of the functions in the object code."""
 
     kernel: str
     signature: str
@@ -125,8 +127,8 @@ class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
     tags: list[str]
     number: int
     others: list[str]
+    symbols: list[str]
     object_code: bytes
-    bitcode: bytes
 
 
 class KernelCache:
@@ -140,7 +142,9 @@ class KernelCache:
 
     def load_overload(self, signature, target_context):
         """The compiled kernel, or None if there is no complete file of it, or no directory to load from."""
-        target_context.refresh()
+        from numba.core.runtime import rtsys
+
+        rtsys.initialize(target_context)  # and not refresh(): what Numba needs to compile takes 0.3 s to import
         stored = read_record(self._file(signature), Stored)
         if stored is None or (stored.kernel, stored.signature) != (self.name, str(signature)):
             return None
@@ -201,20 +205,37 @@ def _folder() -> PrivateDirectory | None:
 def _stored(name: str, signature, function, result) -> Stored | None:
     """The record of a compiled kernel. None for a kernel that could not be rebuilt from it: one that refers to Python
     objects, or whose types differ from its declaration."""
-    library, kind, code = result.library.serialize_using_object_code()
+    library, kind, (object_code, bitcode) = result.library.serialize_using_object_code()
     described, others = result.fndesc, result._find_referenced_environments()
     plain = kind == "object" and not result.objectmode and not result.lifted and not result.reload_init
     if not plain or any(environment.consts for environment in (result.environment, *others)):
         return None
     stored = Stored(
         name, str(signature), library, described.unique_name, described.mangled_name, described.env_name,
-        list(described.abi_tags), described.uid, [environment.env_name for environment in others], *code,
+        list(described.abi_tags), described.uid, [environment.env_name for environment in others],
+        _symbols(bitcode), object_code,
     )  # fmt: skip
     again = _descriptor(stored, signature, function)
     same = ("modname", "qualname", "args", "kws", "restype", "argtypes", "native", "inline", "noalias", "global_dict")
     if any(getattr(again, field) != getattr(described, field) for field in same):
         return None
     return stored
+
+
+def _symbols(bitcode: bytes) -> list[str]:
+    """Names of the functions and variables that a module defines."""
+    module = llvmlite.binding.parse_bitcode(bitcode)
+    return [one.name for one in (*module.functions, *module.global_variables) if not one.is_declaration]
+
+
+def _stubs(symbols: list[str]) -> bytes:
+    """The bitcode of a module with these symbols and nothing else.
+
+    Numba keeps a kernel's bitcode beside its object code, to inline it elsewhere. A kernel is never inlined, and Numba
+    reads only the symbols. Parsing the whole bitcode takes 8 ms for each kernel.
+    """
+    lines = [f"@{json.dumps(name)} = global i8 0" for name in symbols]
+    return llvmlite.binding.parse_assembly("\n".join(lines)).as_bitcode()
 
 
 def _descriptor(stored: Stored, signature, function):
@@ -238,7 +259,7 @@ def _rebuilt(stored: Stored, signature, function, target_context):
 
     described = _descriptor(stored, signature, function)
     environments = [_environment(name, function.__globals__) for name in [described.env_name, *stored.others]]
-    code = (stored.library, "object", (stored.object_code, stored.bitcode))
+    code = (stored.library, "object", (stored.object_code, _stubs(stored.symbols)))
     result = CompileResult._rebuild(
         target_context, code, described, environments[0], typed(described.restype, *described.argtypes), False, (), "",
         [], tuple(environments[1:]),

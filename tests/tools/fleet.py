@@ -45,17 +45,20 @@ def main(shards=200, seconds=1.0, workers=16, kill_every=10.0):
         squares = toy_jobs.numbers(f"{path}/in", 4 * shards)
         client = S3Store("bucket", endpoint=environment["AWS_ENDPOINT_URL"], access_key_id="test", region="us-east-1",
                          secret_access_key="test", client_options={"allow_http": True})  # noqa: S106  # fmt: skip
-        begin, kills, leads = time.monotonic(), 0, 1
+        begin, kills, leads, ended = time.monotonic(), 0, 1, 0
         lead = start(path, environment, seconds)
         fleet, next_kill = [], time.monotonic() + kill_every
         while lead.poll() != 0:
             if lead.returncode is not None:
                 leads += 1
                 lead = start(path, environment, seconds)
+            ended += sum(one.poll() == 0 for one in fleet)  # the job has no shard left for them
             fleet = [one for one in fleet if one.poll() is None]
             begun = obstore.list(client, prefix="fleet/out.job/manifest.json")
             if any(begun) or fleet or time.monotonic() - begin > 20:
-                fleet += [start(path, environment, seconds, joins=True) for _ in range(workers - 1 - len(fleet))]
+                fleet += [
+                    start(path, environment, seconds, joins=True) for _ in range(workers - 1 - ended - len(fleet))
+                ]
             if time.monotonic() > next_kill:
                 random.choice([lead, *fleet]).send_signal(signal.SIGKILL)
                 kills, next_kill = kills + 1, time.monotonic() + kill_every

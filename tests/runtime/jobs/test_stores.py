@@ -45,7 +45,7 @@ def _keys(memory):
     return Objects(f"{URL}.job")
 
 
-def shards(board, todo, done=lambda: set(), supervised=False):
+def shards(board, todo, done=lambda among: set(), supervised=False):
     return SharedShards(board, todo, done, lambda numbers: [], supervised=supervised)
 
 
@@ -82,6 +82,30 @@ def test_shards_of_an_ended_worker_are_taken_over(keys, monkeypatch):
             assert mine.next() == 0
         assert [*keys.names("taken")] == ["taken/00000", "taken/00001"], "it is no longer the first worker's to delete"
     assert keys.names() == {}
+
+
+def test_the_last_shards_are_asked_for_one_by_one(keys, monkeypatch):
+    """Listing all shards of a large job takes many requests, and near its end every worker waits and scans."""
+    committed, asked = set(range(1, 999)), []
+
+    def done(among):
+        asked.append(among)
+        return committed if among is None else committed & set(among)
+
+    with Board(keys) as left, Board(keys) as right:
+        left.take(0)
+        mine = shards(right, [*range(1000)], done)
+        right.take(999)
+        assert mine.next() is None and mine._left == {0, 999}, "the first scan lists the job"
+        monkeypatch.setattr(keys, "names", None)
+        keys.delete(["taken/00999"])
+        mine._next_look = 0.0
+        assert mine.next() == 999 and asked == [None, [0, 999]]
+        committed.add(0)
+        mine.done(999, 1)
+        mine._next_look = 0.0
+        assert mine.next() is None and mine.over
+        monkeypatch.undo()
 
 
 def test_a_worker_that_is_not_heard_of_has_ended(keys, monkeypatch):

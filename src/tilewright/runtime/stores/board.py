@@ -14,7 +14,8 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Protocol
@@ -31,6 +32,8 @@ KNOWN_SECONDS = 2.0  # for which the answer "alive" or "dead" about another proc
 LEAD, CLAIMS, WORKERS = "lead", "taken", "workers"
 LOOK_SECONDS, LOOK_SHARE = 0.5, 20  # the pause between two scans of the job: the minimum, and in durations of a scan
 MOST_SECONDS = 10.0  # the longest pause, on a slow store: a dead process's shards wait this long
+FEW_SHARE = 100  # with fewer than one in so many shards left, each is asked for by itself and the job is not listed
+REQUESTS = 16  # at once
 MISSES = 3  # failed claims in a row after which the list of free shards is read anew
 TRIES = 4  # processes that may die with a shard before it is given up; as schedule.KILLS within one run
 
@@ -172,8 +175,10 @@ class Board:
         self._mine.discard(number)
         self.member.shards, self.member.records = self.member.shards + 1, self.member.records + records
 
-    def claims(self) -> set[int]:
-        """The numbers of the claimed shards."""
+    def claims(self, among: Collection[int] | None = None) -> set[int]:
+        """The numbers of the claimed shards. among: ask only for these, one by one."""
+        if among is not None:
+            return existing(self._keys, among, claim_name)
         return {int(last) for name in self._keys.names(CLAIMS) if (last := name.rpartition("/")[2]).isdecimal()}
 
     def left_by_the_dead(self, number: int, *, supervised: bool) -> tuple[Claim, Stat] | None:
@@ -212,6 +217,13 @@ def _here() -> str:
     return host
 
 
+def existing(keys: Keys, among: Collection[int], name: Callable[[int], str]) -> set[int]:
+    """Those of the shards whose object is in the store. name: gives the object's name."""
+    with ThreadPoolExecutor(REQUESTS, "tilewright-scan") as pool:
+        found = pool.map(keys.stat, map(name, among))
+        return {number for number, status in zip(among, found, strict=True) if status}
+
+
 def claim_name(number: int) -> str:
     """The name of a shard's claim."""
     return f"{CLAIMS}/{number:05d}"
@@ -228,16 +240,16 @@ def member_of(keys: Keys, worker: str) -> Member | None:
 class SharedShards:
     """A `task.Source` that shares the shards of `todo` with other processes, in that order.
 
-    done: returns the numbers of all committed shards. elsewhere: is called with the shards that others have committed,
-    and returns those that are damaged. supervised: also run a shard with which TRIES processes have died.
-    again: committed shards that this process computes anew.
+    done: returns the numbers of all committed shards or, given some numbers, of the committed ones among them.
+    elsewhere: is called with the shards that others have committed, and returns the damaged ones. supervised: also run
+    a shard with which TRIES processes have died. again: committed shards that this process computes anew.
     """
 
     def __init__(
         self,
         board: Board,
         todo: list[int],
-        done: Callable[[], set[int]],
+        done: Callable[[Collection[int] | None], set[int]],
         elsewhere: Callable[[list[int]], list[int]],
         *,
         supervised: bool,
@@ -299,11 +311,12 @@ class SharedShards:
     def _look(self) -> None:
         """Scan the job: which shards have others committed, and which have they claimed?"""
         begin = time.monotonic()
-        others = sorted((self._left & self._done()) - self._given - self._again)
+        few = sorted(self._left) if len(self._left) * FEW_SHARE < len(self._order) else None
+        others = sorted((self._left & self._done(few)) - self._given - self._again)
         bad = self._elsewhere(others) if others else []
         self._board.forget(bad)
         self._left -= set(others) - set(bad)
-        self._claims = self._board.claims()
+        self._claims = self._board.claims(few)
         taken = self._given | self._claims
         self._free, self._misses = [n for n in reversed(self._order) if n in self._left and n not in taken], 0
         now = time.monotonic()

@@ -61,7 +61,7 @@ class _Join:
         self.source = SharedShards(
             board,
             waiting,
-            lambda: set(job.directory.committed()),
+            lambda among: set(job.directory.committed()),
             self._others,
             supervised=self._engine.watches,
             again=self._again,

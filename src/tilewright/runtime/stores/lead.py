@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -130,7 +130,7 @@ def share(
     job: Job,
     engine: Engine,
     board: Board,
-    done: Callable[[], set[int]],
+    done: Callable[[Collection[int] | None], set[int]],
     elsewhere: Callable[[list[int]], list[int]],
     remote: Remote | None,
 ) -> None:

@@ -18,7 +18,7 @@ import os
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,7 +32,7 @@ from tilewright.runtime.jobs.location import OWNER
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
 from tilewright.runtime.jobs.pieces import TITLE, Piece, Tree, parsed
 from tilewright.runtime.jobs.record import TRAILER_BYTES, error_name, part_name
-from tilewright.runtime.stores.board import CLAIMS, LEAD, WORKERS
+from tilewright.runtime.stores.board import CLAIMS, LEAD, WORKERS, existing
 from tilewright.runtime.stores.objects import Objects, Stat
 from tilewright.runtime.stores.output import TRANSFERS, Output
 from tilewright.runtime.stores.place import state_of
@@ -125,8 +125,10 @@ class Remote:
         """True if a run of the job stopped while it was replacing the output."""
         return self.store.stat(DELIVERING) is not None
 
-    def committed(self) -> set[int]:
-        """The numbers of the shards in the store."""
+    def committed(self, among: Collection[int] | None = None) -> set[int]:
+        """The numbers of the shards in the store. among: ask only for these, one by one."""
+        if among is not None:
+            return existing(self.store, among, lambda number: f"{SHARDS}/{part_name(number)}")
         names = (Path(name).stem for name in self.store.names(SHARDS))
         return {int(stem) for stem in names if stem.isdecimal()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -89,9 +89,9 @@ class Place:
                              remedy=START)  # fmt: skip
         return raw
 
-    def committed(self) -> set[int]:
-        """The numbers of the committed shards."""
-        return self.remote.committed() if self.remote else set(self.directory.committed())
+    def committed(self, among: Collection[int] | None = None) -> set[int]:
+        """The numbers of the committed shards. among: as for `Remote.committed`."""
+        return self.remote.committed(among) if self.remote else set(self.directory.committed())
 
 
 @contextmanager

@@ -55,7 +55,9 @@ def pytest_configure(config):
     for number in ASKING:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    config.option.loadscopereorder = False  # xdist's workers take files in the order of FIRST, not of their tests' number
+    config.option.loadscopereorder = (
+        False  # xdist's workers take files in the order of FIRST, not of their tests' number
+    )
 
 
 def pytest_collection_modifyitems(items):
@@ -68,6 +70,11 @@ def pytest_collection_finish():
     """What collecting the tests has made stays: the garbage collector need not search it again and again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish():
+    """Libraries whose objects are still there when Python ends report leaks."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import sys
 from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -23,12 +24,59 @@ def in_turns() -> Iterator[None]:
 
             patch.setattr(kernel, "BlockManager", _block_of(kernel.BlockThread))
             patch.setattr(kernel, "swapped_cuda_module", _Swapped)
+            patch.setattr(kernel, "FakeWithinKernelCUDAArray", lambda array: array._ary)  # NumPy's, without wrappers
             patch.setattr(kernelapi.FakeCUDAShared, "array", _shared_array(kernelapi))
         yield
 
 
+class _Block:
+    """A block of threads. turns: the threads that run before the next barrier. waiting: the threads at that barrier.
+    failed: the first thread that raised an exception."""
+
+    thread_class: type
+
+    def __init__(self, f, grid_dim, block_dim, debug):
+        self._f, self._block_dim, self._debug = f, block_dim, debug
+        self.block_state = np.zeros(block_dim, dtype=np.bool_)  # of numba-cuda's syncthreads_count and the like
+        self.failed, self.over = None, allocate_lock()
+
+    def run(self, grid_point, *arguments):
+        given = lambda: self._f(*arguments), self, grid_point
+        self.threads = [self.thread_class(*given, point, self._debug) for point in np.ndindex(*self._block_dim)]
+        for thread in self.threads:
+            thread.start()
+        self.waiting, self.turns = [], iter(self.threads)
+        self.over.acquire()
+        self._wake()
+        self.over.acquire()
+        for thread in self.threads:
+            thread.join()
+        if self.failed is not None:
+            kind, traceback = self.failed.exception
+            raise kind.with_traceback(traceback)
+
+    def arrived(self, thread):
+        self.waiting.append(thread)
+        self._wake()
+
+    def ended(self, thread):
+        if thread.exception and self.failed is None:
+            self.failed = thread
+            for other in self.threads:
+                other.abort = True
+        self._wake()
+
+    def _wake(self):
+        """Give the turn to the next thread, after the last one to the first that waits at the barrier."""
+        thread = next(self.turns, None)
+        if thread is None:
+            self.turns, self.waiting = reversed(self.waiting), []
+            thread = next(self.turns, None)
+        (self.over if thread is None else thread.turn).release()
+
+
 def _block_of(block_thread: type) -> type:
-    """The class that runs a block, for numba-cuda's class of a thread in a kernel."""
+    """The class of a block whose threads are of numba-cuda's class of a thread in a kernel."""
 
     class Thread(block_thread):
         def __init__(self, *given):
@@ -49,51 +97,7 @@ def _block_of(block_thread: type) -> type:
             if self.abort:
                 raise RuntimeError("another thread of the block raised an exception")
 
-    class Block:
-        """A block of threads. turns: the threads that run before the next barrier. arrived_there: those that wait."""
-
-        def __init__(self, f, grid_dim, block_dim, debug):
-            self._f, self._block_dim, self._debug = f, block_dim, debug
-            self.block_state = np.zeros(block_dim, dtype=np.bool_)  # of numba-cuda's syncthreads_count and the like
-            self.failed, self.over = None, allocate_lock()
-
-        def run(self, grid_point, *arguments):
-            points = np.ndindex(*self._block_dim)
-            self.threads = [
-                Thread(lambda: self._f(*arguments), self, grid_point, point, self._debug) for point in points
-            ]
-            for thread in self.threads:
-                thread.start()
-            self.waiting, self.turns = [], iter(self.threads)
-            self.over.acquire()
-            self._wake()
-            self.over.acquire()
-            for thread in self.threads:
-                thread.join()
-            if self.failed is not None:
-                kind, traceback = self.failed.exception
-                raise kind.with_traceback(traceback)
-
-        def arrived(self, thread):
-            self.waiting.append(thread)
-            self._wake()
-
-        def ended(self, thread):
-            if thread.exception and self.failed is None:
-                self.failed = thread
-                for other in self.threads:
-                    other.abort = True
-            self._wake()
-
-        def _wake(self):
-            """Give the turn to the next thread, after the last one to the first that waits at the barrier."""
-            thread = next(self.turns, None)
-            if thread is None:
-                self.turns, self.waiting = reversed(self.waiting), []
-                thread = next(self.turns, None)
-            (self.over if thread is None else thread.turn).release()
-
-    return Block
+    return type("Block", (_Block,), {"thread_class": Thread})
 
 
 class _Swapped:
@@ -101,8 +105,8 @@ class _Swapped:
     simulator. That searches a module at each call of an inline function, this once per launch."""
 
     depth = 0
-    modules: list[tuple[dict, dict]] = []  # (the globals of a module, what they were)
-    known: set[int] = set()
+    modules: ClassVar[list[tuple[dict, dict]]] = []  # (the globals of a module, what they were)
+    known: ClassVar[set[int]] = set()  # ids of these globals
 
     def __init__(self, function, simulated):
         self.names, self.simulated = function.__globals__, simulated

@@ -114,7 +114,7 @@ def test_a_samples_bits_do_not_depend_on_its_batch(rung, case, rng):
     inputs, bits = conv1d_spec.make(case, rng), set()
     with forced("conv1d", rung.name, case.dtype):
         for size in sizes:
-            for at in (0, size - 1):
+            for at in {0, size - 1}:
                 x = rng.standard_normal((size, *inputs["x"].shape[1:]), dtype=np.float32)
                 x[at] = inputs["x"][0]
                 bits.add(

@@ -8,16 +8,24 @@ from tilewright.bench.report.tables import groups, rate
 from tilewright.bench.results import PEER, Row, one_session
 from tilewright.ops.core.ladder import Ladder
 
+LIBRARIES = {"torch": "PyTorch", "openvino": "OpenVINO", "halide": "Halide", "opencv": "OpenCV", "scipy": "SciPy"}
+
 
 def shown(rows: list[Row], ladders: dict[str, Ladder]) -> dict[str, list[Row]]:
     """Operation or job -> its rows. A ladder is left out if it has no rows of rungs that still exist."""
-    in_order = [row for some in _latest_first(rows).values() for row in some]
+    in_order = [_spelt(row) for some in _latest_first(rows).values() for row in some]
     by_op = groups(in_order, lambda row: row.op)
     for op in by_op.keys() & ladders.keys():
         same = groups(by_op[op], lambda row: (row.machine, row.dtype)).values()
         sessions = (one_session(some, ladders[op].rungs) for some in same)
         by_op[op] = [row for some in sessions for row in _existing(some, ladders[op])]
     return {op: some for op, some in by_op.items() if some}
+
+
+def _spelt(row: Row) -> Row:
+    """The row with the names of libraries as their authors spell them."""
+    rung = LIBRARIES.get(row.rung, row.rung) if row.check == PEER else row.rung
+    return replace(row, rung=rung, peer=LIBRARIES.get(row.peer, row.peer) if row.peer else row.peer)
 
 
 def by_machine(by_op: dict[str, list[Row]]) -> dict[str, list[Row]]:

@@ -9,8 +9,9 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -44,8 +45,8 @@ ONE = Settings(shard_size=4)
 LINES = Settings(shard_size=150)  # bytes: three shards
 
 
-def _classify(output: str) -> None:
-    classify(ClassifyJob("textcnn", "in.jsonl", output, settings=LINES))
+def _classify(output: str, **more: Any) -> None:
+    classify(ClassifyJob("textcnn", "in.jsonl", output, settings=replace(LINES, **more)))
 
 
 def _classify_keeping(output: str) -> None:
@@ -78,15 +79,16 @@ def _decoder(output: str) -> str:
     return next((family for family in FAMILIES if family in output), "gpt2")
 
 
-def _convolve(output: str) -> None:
-    convolve(ConvolveJob("v.zarr" if output.endswith(".zarr") else "v.npy", "box:3", output, settings=ONE))
+def _convolve(output: str, **more: Any) -> None:
+    given = "v.zarr" if output.endswith(".zarr") else "v.npy"
+    convolve(ConvolveJob(given, "box:3", output, settings=replace(ONE, **more)))
 
 
-def _draw(output: str) -> None:
-    draw(DrawJob("dcgan", None, output, count=10, seed=3, settings=ONE))
+def _draw(output: str, **more: Any) -> None:
+    draw(DrawJob("dcgan", None, output, count=10, seed=3, settings=replace(ONE, **more)))
 
 
-JOBS: dict[str, Callable[[str], None]] = {
+JOBS: dict[str, Callable[..., None]] = {
     **{f"classify.{end}": _classify for end in ("jsonl", "parquet")},
     "classify.kept.parquet": _classify_keeping,
     "classify.bert.jsonl": _classify_texts,
@@ -101,7 +103,7 @@ JOBS: dict[str, Callable[[str], None]] = {
 PICTURES = ("draw.png", "draw.bmp")
 
 
-def _inputs(output: str) -> None:
+def inputs(output: str) -> None:
     """What the job of this output reads, in the directory at hand."""
     rng, decoder = np.random.default_rng(7), _decoder(output)
     if output.startswith(("embed", "classify.bert")):
@@ -135,7 +137,7 @@ def _inputs(output: str) -> None:
 
 
 @dataclass
-class _Begun:
+class Begun:
     """A job all of whose shards are there, but not its output; kept: a copy of its directory. right: the output's
     digest."""
 
@@ -145,7 +147,7 @@ class _Begun:
 
     def again(self, name: str, data: bytes) -> bytes:
         """What a run makes with `data` as the file `name` of the job's directory. Raises InputError."""
-        self._put_back()
+        self.put_back()
         Path(f"{self.output}.job", name).write_bytes(data)
         for look in (status, verify):
             with suppress(InputError, ResourceError):
@@ -156,7 +158,7 @@ class _Begun:
             raise InputError(str(error)) from error
         return repr(digest_of(self.output, lambda: None)).encode()
 
-    def _put_back(self) -> None:
+    def put_back(self) -> None:
         remove(self.output)
         shutil.rmtree(f"{self.output}.job", ignore_errors=True)
         shutil.copytree(self.kept, f"{self.output}.job")
@@ -168,8 +170,8 @@ def remove(path: str) -> None:
     shutil.rmtree(path) if os.path.isdir(path) else Path(path).unlink(missing_ok=True)
 
 
-def _begun(folder: Path, output: str) -> _Begun:
-    _inputs(output)
+def begun_job(folder: Path, output: str) -> Begun:
+    inputs(output)
     JOBS[output](output)
     right, job, kept = digest_of(output, lambda: None), Path(f"{output}.job"), f"{output}.kept"
     with JobDirectory(output) as directory:
@@ -178,12 +180,12 @@ def _begun(folder: Path, output: str) -> _Begun:
     if in_place:
         os.rename(output, job / "output")  # as it is before the merge
     shutil.copytree(job, kept)
-    return _Begun(output, right, kept)
+    return Begun(output, right, kept)
 
 
 def _shard(output: str) -> Callable[[Path], Kind]:
     def kind(folder: Path) -> Kind:
-        begun = _begun(folder, output)
+        begun = begun_job(folder, output)
         name = f"shards/{part_name(SHARD)}"
         seeds = [Path(begun.kept, "shards", part_name(number)).read_bytes() for number in (SHARD, 0)]
         return Kind(seeds, lambda data: begun.again(name, data), known={repr(begun.right).encode()}, refuses=False)
@@ -195,13 +197,13 @@ def _forged_record(output: str) -> Callable[[Path], Kind]:
     """The record of a shard, sealed anew: its output and notes are as they were."""
 
     def kind(folder: Path) -> Kind:
-        begun = _begun(folder, output)
+        begun = begun_job(folder, output)
         name = f"shards/{part_name(SHARD)}"
         part = Path(begun.kept, name).read_bytes()
         body, record = _parted(part)
 
         def read(data: bytes) -> bytes:
-            line = _sealed(data, Record)
+            line = sealed(data, Record)
             return begun.again(name, body + line + b"%08x\n" % (len(line) % 2**32))
 
         return Kind([record], read, text=True, known={repr(begun.right).encode()}, refuses=False)
@@ -213,7 +215,7 @@ def _forged_content(output: str) -> Callable[[Path], Kind]:
     """The output and the notes of a shard, their hashes and seal computed again: what they say is believed."""
 
     def kind(folder: Path) -> Kind:
-        begun = _begun(folder, output)
+        begun = begun_job(folder, output)
         name = f"shards/{part_name(SHARD)}"
         body, line = _parted(Path(begun.kept, name).read_bytes())
         record = msgspec.json.decode(line, type=Record)
@@ -236,9 +238,9 @@ def _forged(output: str, name: str, type_: type) -> Callable[[Path], Kind]:
     """The manifest or the report, sealed anew."""
 
     def kind(folder: Path) -> Kind:
-        begun = _begun(folder, output)
+        begun = begun_job(folder, output)
         seed = Path("report.json").read_bytes() if name == REPORT else Path(begun.kept, name).read_bytes()
-        return Kind([seed], lambda data: begun.again(name, _sealed(data, type_)), text=True,
+        return Kind([seed], lambda data: begun.again(name, sealed(data, type_)), text=True,
                     known={repr(begun.right).encode()}, refuses=False)  # fmt: skip
 
     return kind
@@ -250,7 +252,7 @@ def _parted(part: bytes) -> tuple[bytes, bytes]:
     return part[:begin], part[begin:-LENGTH_BYTES]
 
 
-def _sealed(data: bytes, type_: type) -> bytes:
+def sealed(data: bytes, type_: type) -> bytes:
     """JSON with the seal that fits; as it is where it is none of this type."""
     try:
         return encoded(seal(msgspec.json.decode(data, type=type_)))
@@ -262,7 +264,7 @@ def _picture(output: str) -> Callable[[Path], Kind]:
     """A finished picture: a changed one is found, and the next run makes it again."""
 
     def kind(folder: Path) -> Kind:
-        _begun(folder, output)
+        begun_job(folder, output)
         shutil.rmtree(f"{output}.job")
         JOBS[output](output)
         right = Path(output).read_bytes()

@@ -22,11 +22,14 @@ from backports import zstd
 
 from bert_models import saved
 from decoder_models import FAMILIES, save_with_tokenizer
+from mutant_job_state import STATE_KINDS
 from mutant_jobs import JOB_KINDS
 from mutant_volumes import VOLUME_KINDS
 from mutating import Kind, at
 from sentence_models import saved_sentences
 from tilewright.bench import results
+from tilewright.bench.report.timeline import Run, Window
+from tilewright.bench.report.timelines import read_timeline, save_timeline
 from tilewright.errors import InputError
 from tilewright.formats import models, parquet, sharded, token_table
 from tilewright.formats.embedding_lines import open_texts
@@ -41,7 +44,7 @@ from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.formats.sentences import open_sentences
 from tilewright.formats.tables import open_table
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.formats.traces import read_trace
+from tilewright.formats.traces import Lane, Process, read_trace
 from tilewright.formats.validate import validate
 from tilewright.generation.scored_texts import Pieces, ScoringLimits, pieces_of_tokens
 from tilewright.runtime.jobs.manifest import Damaged, Sealed, encoded, seal, unseal
@@ -289,6 +292,13 @@ def _trace(folder: Path) -> Kind:
     return Kind([seed], at(path, lambda: _said(read_trace(path))), text=True)
 
 
+def _timeline(folder: Path) -> Kind:
+    lanes = {0: Lane("shard", 0, [(0.0, 9.5)]), 1: Lane("compute", 3, [(1.0, 2.0), (4.0, 8.25)])}
+    runs = [Run("a.json", [Process(None, "", 0, {0: Lane("plan", 7, [(0.0, 1.0)])}), Process(0, "GPU 0", 7, lanes)])]
+    path = save_timeline(folder, "here", "two", runs, Window(0.0, 10.0))
+    return Kind([path.read_bytes()], at(path, lambda: _said(read_timeline(path))), text=True)
+
+
 def _token_table(folder: Path) -> Kind:
     path, rows = folder / "table", np.arange(6, dtype=np.int32).reshape(2, 3) % 4
     slices = [RNG.random((4, 5)).astype(np.float32) for _ in range(2)]
@@ -366,9 +376,11 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     **{f"{name} of {family}": _older_tokenizer(family, name) for family in OLDER for name in OLDER[family]},
     "results csv": _results,
     "trace": _trace,
+    "saved timeline": _timeline,
     "token table": _token_table,
     "sealed json": _sealed,
     "labels": _validated(".jsonl", LABELS),
     "logits": _validated(".bin", struct.pack("<8f", *range(8))),
     **JOB_KINDS,
+    **STATE_KINDS,
 }

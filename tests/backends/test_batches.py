@@ -1,5 +1,7 @@
 """A network in batches: every record has its own results, in order, whatever the sizes, on both backends."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -136,6 +138,26 @@ def test_sizes_that_do_not_fit_are_left_out():
     least = 1
     with pytest.raises(torch.cuda.OutOfMemoryError):
         backend.batches(NETWORK._replace(forward=scarce), [2, 4])
+
+
+class Model:
+    """Stands for a model whose weights a network reads."""
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_batches_of_a_freed_model_are_refused(name):
+    """A CUDA graph reads the addresses of its weights: after the model was freed they hold something else."""
+    model, backend = Model(), {"cpu": Cpu(), "cuda": cuda.Cuda("float32", PLACE)}[name]
+    backend.graph = lambda call, pool=None: lambda: None  # a graph is replayed whatever became of the model
+    batches = backend.batches(NETWORK._replace(owner=weakref.ref(model)), [8], 2)
+    x, number = records(3, {"cpu": 8, "cuda": 3}[name])
+    results = np.zeros((3, 3), np.float32), np.zeros(3, np.int32)
+    batches.run([x, number], results)
+    assert len(list(batches.stream([(x, number)] * 3))) == 3
+    del model
+    for call in (lambda: batches.run([x, number], results), lambda: list(batches.stream([(x, number)]))):
+        with pytest.raises(UsageError, match=r"batches was freed, and they read its weights\. Keep"):
+            call()
 
 
 @pytest.mark.parametrize("sizes", [(128, 1024, 8192), (128,), (128, 1024)])

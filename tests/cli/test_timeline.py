@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.bench.report.timelines import read_timeline
+from tilewright.hardware import machine_name
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -25,9 +28,18 @@ def test_traces_are_drawn_below_each_other(run, traced):
     assert run("timeline", "a.json", "-o", "one.svg", "--zero", "shard", "--worker", "0")[0] == 0
 
 
+def test_what_is_drawn_is_saved_for_the_report(run, traced):
+    code, out, _ = run("timeline", "a.json", "--save", "one-run", "--zero", "shard")
+    (path,) = Path("results").glob("*/timeline_one-run.json")
+    assert code == 0 and out.startswith(f"wrote {path}: 1 run, 0.0 to ") and machine_name() in str(path)
+    assert "a.json: 1 worker" in read_timeline(path).drawing
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ("a.json", "neither --output nor --save is given. Give one of them, as in -o runs.svg"),
+        ("a.json --save ../x", "--save is '../x'; a name is up to 40 of a-z, 0-9 and -"),
         ("a.json -o a.txt", "--output is 'a.txt'; a name that ends in .svg is wanted. Write -o a.svg"),
         ("a.json -o -", "standard output"),
         ("- -o a.svg", "the trace is standard input"),

@@ -126,6 +126,19 @@ def test_a_stream_gives_each_batch_its_images(kind):
     assert count == 1
 
 
+def test_batches_without_their_model_are_refused():
+    batches = DCGAN(SMALL, WEIGHTS).batches_of("images")
+    with pytest.raises(UsageError, match="the model of these batches was freed"):
+        batches.run([Z], [np.zeros((len(Z), *SMALL.image_shape), np.float32)])
+
+
+def test_a_stream_keeps_its_model():
+    streams = [DCGAN(SMALL, WEIGHTS).stream([Z[:8], Z[8:16]]), DCGAN(SMALL, WEIGHTS).stream([Z[:8], Z[8:16]])]
+    found = [[images.copy() for images, _ in stream] for stream in streams]
+    assert np.array_equal(np.concatenate(found[0]), DCGAN(SMALL, WEIGHTS).generate(Z[:16]))
+    assert np.array_equal(found[0], found[1])
+
+
 def test_a_model_serves_several_threads():
     model, found = DCGAN(SMALL, WEIGHTS), {}
     expected = model.generate(Z)

@@ -110,6 +110,12 @@ def test_a_kept_table_of_other_weights_is_not_used(tmp_path, logits):
     assert model.logits(IDS).tobytes() == logits.tobytes()
 
 
+def test_batches_without_their_model_are_refused():
+    batches = TextCNN(CONFIG, WEIGHTS).batches
+    with pytest.raises(UsageError, match="the model of these batches was freed"):
+        batches.run([IDS], [np.zeros((len(IDS), CONFIG.num_labels), np.float32), np.zeros(len(IDS), np.int32)])
+
+
 def test_only_a_table_is_kept(tmp_path):
     with using(embedding_conv1d="cpu.gather"), pytest.raises(UsageError, match=r"rung cpu\.gather has no token table"):
         KeptTable(TextCNN(CONFIG, WEIGHTS), str(tmp_path / "kept"))

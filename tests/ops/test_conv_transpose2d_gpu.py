@@ -9,6 +9,7 @@ import pytest
 import gpu
 from gpu import ON_GPU, PLACE, widen_bfloat16
 from ops.cases import cases_of
+from tilewright.backends.footprint import chosen
 from tilewright.bench.sizes import conv_transpose2d as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.ops.conv_transpose2d import conv_transpose2d, ladder, prepare
@@ -213,6 +214,24 @@ def test_a_ladder_ends_in_a_rung_that_takes_everything():
         reasons = {name: ladder.rungs[name].refuses(case.problem) for name in ladder.prefer if "cpu." not in name}
         missing = ("No module", "driver", "GPU")
         assert any(not why or any(word in "".join(why) for word in missing) for why in reasons.values()), reasons
+
+
+@pytest.mark.parametrize(
+    ("O", "C", "dtype", "rung"),
+    [
+        (3, 16, "float32", "simt.phases"),  # 144 products an output: too few for limbs
+        (3, 64, "float32", "tile.columns_limbs"),
+        (3, 128, "float32", "tile.blocks_limbs"),
+        (8, 128, "float32", "tile.columns_limbs"),
+        (16, 512, "float32", "tile.columns_limbs"),
+        (17, 64, "float32", "tile.boxes_limbs"),
+        (3, 64, "float16", "tile.blocks"),
+        (8, 64, "float16", "tile.boxes"),
+    ],
+)
+def test_which_rung_runs_follows_from_the_channels(O, C, dtype, rung):
+    """As measured on an H100; see docs/lab/conv_transpose2d.md."""
+    assert chosen(ladder, Case(1, 2, 2, C, O, dtype=dtype, device="cuda").problem).name == rung
 
 
 def test_pixels_are_those_of_the_host(rng):

@@ -49,6 +49,7 @@ class Batches:
 
     def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
         """See `protocol.Batches`."""
+        self.network.check_owner()
         for first, end in spans or [(0, len(inputs[0]))]:
             for start in range(first, end, self.largest):
                 rows = slice(start, min(start + self.largest, end))

@@ -189,7 +189,7 @@ class Batches:
         for _ in range(self.count):
             inputs, outputs = self._tensors(self.network.inputs, size), self._tensors(self.network.outputs, size)
             launch = self.backend.graph(partial(self.network.forward, *inputs, *outputs), pool)
-            found.append(Slot(inputs, outputs, launch))
+            found.append(Slot(inputs, outputs, partial(self.network.launch, launch)))
         return found
 
     def _tensors(self, operands: Sequence[Operand], size: int) -> Tensors:

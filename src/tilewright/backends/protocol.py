@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from tilewright.errors import UsageError
 from tilewright.switches import Without
 
 T = TypeVar("T")
@@ -52,11 +53,26 @@ class Operand(NamedTuple):
 
 
 class Network(NamedTuple):
-    """forward(*inputs, *outputs) writes the outputs of a batch; their arrays have one row per record."""
+    """forward(*inputs, *outputs) writes the outputs of a batch; their arrays have one row per record.
+
+    owner: returns the model whose weights forward reads; None: the model was freed. A network of no model has no owner.
+    """
 
     forward: Callable[..., None]
     inputs: Sequence[Operand]
     outputs: Sequence[Operand]
+    owner: Callable[[], object | None] | None = None
+
+    def check_owner(self) -> None:
+        """Raises UsageError if the model was freed. A CUDA graph would read what its memory holds now."""
+        if self.owner is not None and self.owner() is None:
+            raise UsageError("the model of these batches was freed, and they read its weights",
+                             remedy="keep a reference to the model while its batches run")  # fmt: skip
+
+    def launch(self, call: Callable[[], object]) -> None:
+        """call(), which runs forward or its CUDA graph. Raises UsageError if the model was freed."""
+        self.check_owner()
+        call()
 
 
 class Step(NamedTuple):

@@ -16,7 +16,7 @@ from tilewright.cli._values import parse_values
 from tilewright.errors import UsageError, counted
 
 if TYPE_CHECKING:
-    from tilewright.bench.report.timeline import Run
+    from tilewright.bench.report.timeline import Run, Window
 
 MOST_TRACES = 8  # below each other
 ENDING = ".svg"
@@ -29,7 +29,17 @@ class Options:
     traces: Annotated[
         list[str], Argument(metavar="TRACES", help="Files that --trace has written, drawn below each other.")
     ]
-    output: Annotated[str, Option("--output", "-o", metavar="FILE.svg", help="The figure.")]
+    output: Annotated[
+        str | None, Option("--output", "-o", metavar="FILE.svg", help="The figure.", show_default=False)
+    ] = None
+    save: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Save what is drawn in results/<machine>/timeline_NAME.json, for `tilewright report` and `writeup`.",
+            show_default=False,
+        ),
+    ] = None
     begin: Annotated[float, Option("--from", metavar="MS", help="The start of the time axis.")] = 0.0
     end: Annotated[
         float | None, Option("--until", metavar="MS", help="The end of the time axis.", show_default="the last event")
@@ -49,6 +59,7 @@ def timeline(options: Options) -> None:
 
     \b
     tilewright timeline one.json two.json -o runs.svg --zero shard
+    tilewright timeline one.json two.json --save two-workers
 
     The kinds of work are reading, copies to and from a GPU, computing, writing and commits. All runs have the same time
     axis, in milliseconds. The column busy is the share of the shown time that a lane is at work. The figure fits light
@@ -72,23 +83,44 @@ def timeline(options: Options) -> None:
             f"the time axis goes from {window.begin:g} to {window.end:g} ms; its end must be later than its start",
             remedy="give other times with --from and --until",
         )
-    write_text(Path(options.output), standalone(drawn(runs, window)))
-    say(f"wrote {options.output}: {counted(len(runs), 'run')}, {window.begin:,.1f} to {window.end:,.1f} ms")
+    drawing = drawn(runs, window)
+    told = f"{counted(len(runs), 'run')}, {window.begin:,.1f} to {window.end:,.1f} ms"
+    if options.output is not None:
+        write_text(Path(options.output), standalone(drawing))
+        say(f"wrote {options.output}: {told}")
+    if options.save is not None:
+        say(f"wrote {_saved(options.save, runs, window)}: {told}")
+
+
+def _saved(name: str, runs: list[Run], window: Window) -> Path:
+    """Save the timeline beside the rows of this machine, or of its GPU if a worker had one. Returns the file."""
+    from tilewright.bench.report.timelines import save_timeline
+    from tilewright.hardware import gpu_name, machine_name
+
+    on_gpu = any(one.device.startswith("GPU") for run in runs for one in run.processes)
+    return save_timeline(Path("results"), gpu_name() if on_gpu else machine_name(), name, runs, window)
 
 
 def _check(options: Options) -> None:
     """Raises UsageError for wrong names and too many traces."""
+    from tilewright.bench.report.timelines import NAME
     from tilewright.formats.files import check_no_stream, same_file
+
+    if options.output is None and options.save is None:
+        raise UsageError("neither --output nor --save is given", remedy="give one of them, as in -o runs.svg")
+    if options.save is not None and not NAME.fullmatch(options.save):
+        raise UsageError(parameter="--save", value=repr(options.save), rule="a name is up to 40 of a-z, 0-9 and -",
+                         remedy="give one such as two-workers")  # fmt: skip
 
     if len(options.traces) > MOST_TRACES:
         raise UsageError(f"there are {len(options.traces)} traces; at most {MOST_TRACES} are drawn in one figure")
     for path in options.traces:
         check_no_stream(path, "trace")
-        if same_file(path, options.output):
+        if options.output is not None and same_file(path, options.output):
             raise UsageError(
                 "the figure would be written over its trace", path=path, remedy="give --output another file"
             )
-    if not options.output.endswith(ENDING):
+    if options.output is not None and not options.output.endswith(ENDING):
         raise UsageError(
             f"--output is {options.output!r}; a name that ends in {ENDING} is wanted",
             remedy=f"write -o {Path(options.output).stem}{ENDING}",

@@ -26,8 +26,8 @@ def writeup(
     \b
     tilewright writeup report
 
-    It writes FOLDER/writeup.md, FOLDER/writeup.html and FOLDER/figures/*.svg from the rows that --save has written. The
-    same rows give the same bytes.
+    It writes FOLDER/writeup.md, FOLDER/writeup.html and FOLDER/figures/*.svg from the rows and timelines that --save
+    has written. The same rows give the same bytes.
     """
     from tilewright.bench.report.write import ladders
     from tilewright.bench.report.writeup import write_writeup

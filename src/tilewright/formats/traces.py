@@ -42,11 +42,13 @@ class _Trace(msgspec.Struct):
 
 @dataclass
 class Lane:
-    """A row of a process. spans: (begin, end) in ms since the start of the job, in the order of their begins."""
+    """A row of a process. spans: (begin, end) in ms since the start of the job, in the order of their begins. busy: of
+    a saved timeline, which stores near spans as one: the share of its time that the spans covered."""
 
     name: str = ""
     order: int = 0
     spans: list[tuple[float, float]] = field(default_factory=list)
+    busy: float | None = None
 
 
 @dataclass

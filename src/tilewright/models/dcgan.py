@@ -320,13 +320,12 @@ class DCGAN:
         return self.work.take(name, n, math.prod(shape), self.backend.between).reshape((n, *shape))
 
     def batches_of(self, *outputs: str) -> Batches:
-        """`forward` from noise to the outputs of these names. It is prepared at the first call."""
+        """`forward` from noise to these outputs, prepared at the first call. The model must outlive the batches."""
         if outputs not in self.batches:
             own = weakref.proxy(self)  # the model owns the batches, and both are freed together
+            shapes = [Operand((self.columns,))], self.config.operands(outputs)
             network = Network(
-                lambda z, *arrays: own.forward(z, **dict(zip(outputs, arrays, strict=True))),
-                inputs=[Operand((self.columns,))],
-                outputs=self.config.operands(outputs),
+                lambda z, *arrays: own.forward(z, **dict(zip(outputs, arrays, strict=True))), *shapes, weakref.ref(self)
             )
             self.batches[outputs] = self.backend.batches(network, [self.batch], SLOTS)
         return self.batches[outputs]

@@ -223,7 +223,7 @@ class TextCNN:
         what = f"the GPU's memory does not hold a batch of {sizes[0]} sentences beside the weights"
         remedy = "give the token table less (table_memory, --table-memory on the command line), or run on the CPU"
         with self.backend.enough_memory(what, remedy):
-            network = Network(lambda *arrays: own.forward(*arrays), *config.operands)
+            network = Network(lambda *arrays: own.forward(*arrays), *config.operands, weakref.ref(self))
             self.batches = self.backend.batches(network, sizes)
 
     def __repr__(self) -> str:

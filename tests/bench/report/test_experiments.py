@@ -34,18 +34,31 @@ def test_rows_name_their_machine_and_link_to_the_heading(row):
         row("worker processes", op="sweep_dcgan", point="images=10, workers=2", threads=0, machine="nvidia-h200"),
         row("one process", op="sweep_dcgan", point="images=10", threads=1),
         row("local, 4", op="scaling", size="gpt2, 8 prompts", label="4", machine="other-2c"),
+        row("naive", op="job_dcgan", threads=0, machine="nvidia-h200"),
         row("matmul", op="gpt2_profile", threads=0, machine="nvidia-h200"),
+        row("tile.boxes", op="conv_transpose2d", threads=0, machine="other-2c", label="dcgan 4x4"),
+        row("tile.boxes", op="conv_transpose2d", threads=0, machine="other-2c", label="dcgan 8x8"),
     ]
     kernel = KernelRow("matmul", "cpu.packed", "k", "s", *[None] * 9, machine="made-up-2c")
-    written = {"sweeps.md": "# Sweeps\n\n## dcgan\n", "matmul.md": "# matmul\n", "scaling.md": "# Scaling\n"}
+    written = {
+        "sweeps.md": "# Sweeps\n\n## dcgan\n", "matmul.md": "# matmul\n\n## Compiled kernels\n",
+        "scaling.md": "# Scaling\n",
+        "timelines.md": "# Timelines\n\n### dcgan-copies\n", "job-ladders.md": "# Steps\n\n## dcgan\n",
+        "volumes.md": "# Volumes\n\n### Where the time goes\n", "sentiment.md": "# Sentiment\n\n### End to end\n",
+    }  # fmt: skip
     text = "\n".join(experiments(rows, {"matmul": [kernel]}, written))
     what, _, where, published = line(text, "S9")
     assert (
         where == f"CPU: {NOT_MEASURED}; GPU: NVIDIA H200" and "](sweeps.md#dcgan)" in what and "200 images" in published
     )
     assert line(text, "S10")[2] == f"CPU: Other, 2 cores (gpt2 on 4); GPU: {NOT_MEASURED}"
-    assert line(text, "T1")[2].endswith("GPU: NVIDIA H200 (gpt2)") and "](gpt2.md" not in text  # there is no such page
-    assert line(text, "T4")[2].startswith("CPU: Made Up, 2 cores (matmul)") and "](matmul.md)" in line(text, "T4")[0]
+    assert line(text, "T1")[2].endswith("GPU: NVIDIA H200 (gpt2)")
+    assert line(text, "T1")[0].endswith("roof. Tables and figures: [volumes](volumes.md#where-the-time-goes)")
+    steps = "Tables and figures: [steps](job-ladders.md#dcgan), [timelines](timelines.md#dcgan-copies)"
+    assert line(text, "J2")[0].endswith(steps) and line(text, "T5")[0].endswith(steps)
+    assert line(text, "T4")[2].startswith("CPU: Made Up, 2 cores (matmul)")
+    assert line(text, "T4")[0].endswith("Tables and figures: [matmul](matmul.md#compiled-kernels)")
+    assert line(text, "T2")[2] == f"CPU: {NOT_MEASURED}; GPU: Other, 2 cores (2 layers)"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

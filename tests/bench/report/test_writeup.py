@@ -53,7 +53,7 @@ def test_every_file_of_rows_has_its_section(saved, tmp_path):
     for sentence in (
         "* The machine has 2 cores.",
         "* float32: cpu.packed runs 43.2 times as fast as cpu.vectors. Its idea: operands packed",
-        "* 9 images, tilewright, float32, 1 thread: 18 images/s. It runs 3.00 times as fast as torch.",
+        "* 9 images, tilewright, float32, 1 thread: 18 images/s. It runs 3.00 times as fast as PyTorch.",
         "the speed-up ends at 2 threads, 1.92 times as fast as one: the machine has 2 cores. Amdahl's serial",
         "local: 2 workers run 1.90 times as fast as one, 95% of linear.",
         "* tiles runs 4.00 times as fast as naive.",

@@ -65,6 +65,18 @@ def test_rows_and_their_table(setting, pretend, job):
     bench(job, 3000, setting, said.append)
 
 
+def test_a_gpu_warms_up_with_all_records(setting, pretend, monkeypatch):
+    """Full batches compile kernels that few records do not need: they took 4 of 5 s of the first measured run."""
+    monkeypatch.setattr("tilewright.hardware.gpus", lambda: [None, None])
+    on_gpu = replace(setting, device="cuda")
+    counts = []
+    for count, digests in ((3000, "aaa"), (2000, "aa"), (4000, "aaa")):
+        commands = pretend(*digests)
+        bench("gpt2", count, on_gpu, lambda text: None)
+        counts.append([command[-1] for command in commands])
+    assert counts == [["3000"] * 3, ["2000"] * 2, ["4000"] * 3]
+
+
 def test_workers_that_begin_one_after_the_other():
     """At 3 s both run: until 7 s they do 3.5 of the 5 shards."""
     shards = [(0, 0), (0, 2), (0, 4), (1, 3), (1, 5)]

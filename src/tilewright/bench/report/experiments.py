@@ -11,6 +11,8 @@ from tilewright.bench.kernels.table import KernelRow
 from tilewright.bench.report.tables import Table, groups, machine_title
 from tilewright.bench.results import JOB_LADDER, SCALING, WORKERS, Row
 from tilewright.bench.sweep import PREFIX
+from tilewright.errors import counted
+from tilewright.ops.core.ladder import operations
 
 PAGE = "experiments.md"
 CPU, GPU = "CPU", "GPU"
@@ -27,7 +29,8 @@ Wanted = Callable[[Row], bool]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One line. commands: the first one for a CPU where it runs on one. page: a link to the table and the figure.
+    """One line. commands: the first one for a CPU where it runs on one. page: with its table and figure; if there are
+    several pages, the name of each and its link.
 
     wanted: which rows are its own. devices: where it can run. detail: what was measured there, in words, of the rows of
     one machine. published: what a report says.
@@ -36,7 +39,7 @@ class Experiment:
     number: str
     what: str
     commands: tuple[str, ...]
-    page: str
+    page: str | dict[str, str]
     wanted: Wanted
     devices: tuple[str, ...] = BOTH
     published: str = ""
@@ -55,6 +58,11 @@ def _most_workers(rows: list[Row]) -> str:
     """Jobs with their largest number of workers."""
     most = groups(rows, lambda row: row.size.partition(",")[0])
     return ", ".join(f"{job} on {max(int(row.label) for row in some)}" for job, some in most.items())
+
+
+def _layers(rows: list[Row]) -> str:
+    """How many layers were measured."""
+    return counted(len({row.label for row in rows if row.label}), "layer")
 
 
 def _jobs(rows: list[Row]) -> str:
@@ -85,7 +93,7 @@ SWEEPS = (
                "sweeps.md#matmul", _swept("matmul", "T-V"), (GPU,), "1.x times the tiled kernel"),
     Experiment("S6", "operations on rows: time against the block size",
                (f"tilewright sweep {','.join(ROWS)} --set block=64..1024x2 --device cuda --save",),
-               "sweeps.md#softmax", lambda row: any(_swept(op, "block")(row) for op in ROWS), (GPU,),
+               {op: f"sweeps.md#{op}" for op in ROWS}, lambda row: any(_swept(op, "block")(row) for op in ROWS), (GPU,),
                "128 threads per block are best"),
     Experiment("S7", "GPT-2: tokens/s against the batch size. " + STREAMS.format("matmul"),
                ("tilewright sweep --job gpt2 --batch-size 1,4,16,64 --save",
@@ -107,10 +115,17 @@ SWEEPS = (
 )  # fmt: skip
 
 
+COPIES = "dcgan-copies"  # the saved timeline of the steps that differ in copies to the host
+STEPS_OF_IMAGES = {"steps": "job-ladders.md#dcgan", "timelines": f"timelines.md#{COPIES}"}
+
+
 def _ladder(number: str, job: str, published: str) -> Experiment:
     commands = tuple(f"tilewright ladder --job {job}{device} --save" for device in ("", " --device cuda"))
-    return Experiment(number, f"{job}: the whole job step by step", commands, f"job-ladders.md#{job}",
-                      _of(JOB_LADDER + job), BOTH, published)  # fmt: skip
+    page: str | dict[str, str] = f"job-ladders.md#{job}"
+    if job == "dcgan":
+        commands, page = (*commands, f"tilewright timeline a.json b.json --save {COPIES}"), STEPS_OF_IMAGES
+    return Experiment(number, f"{job}: the whole job step by step", commands, page, _of(JOB_LADDER + job), BOTH,
+                      published)  # fmt: skip
 
 
 LADDERS = (
@@ -127,17 +142,19 @@ TABLES = (
                ("tilewright bench sentiment --save", "tilewright bench dcgan --save",
                 "tilewright bench gpt2 --profile --save", "tilewright bench convolve --save",
                 "the same with --device cuda"),
-               "gpt2.md", lambda row: row.op.endswith("_profile"), BOTH, "", _jobs),
+               {job: f"{job}.md#where-the-time-goes" for job in ("sentiment", "dcgan", "gpt2", "volumes")},
+               lambda row: row.op.endswith("_profile"), BOTH, "", _jobs),
     Experiment("T2", "transposed convolutions: every rung at every layer",
                ("tilewright ladder conv_transpose2d --save", "tilewright ladder conv_transpose2d --device cuda --save"),
-               "conv_transpose2d.md", _of("conv_transpose2d")),
+               "conv_transpose2d.md#every-rung-at-every-layer", _of("conv_transpose2d"), BOTH, "", _layers),
     Experiment("T3", "matmul: counted memory traffic of each rung beside its measured rate",
                ("tilewright ladder matmul --save", "tilewright ladder matmul --device cuda --save"),
-               "../learn/matmul.md", _of("matmul")),
+               "../learn/matmul.md#memory-traffic-counted", _of("matmul")),
     Experiment("T4", "registers, shared memory and occupancy, vector width and register block",
-               ("tilewright show matmul --save",), "matmul.md#compiled-kernels", lambda row: False),
+               ("tilewright show matmul --save",),
+               {op: f"{op}.md#compiled-kernels" for op in operations()}, lambda row: False),
     Experiment("T5", "page-locked memory, overlapped copies and CUDA graphs, each switched off and on",
-               ("tilewright ladder --job dcgan --device cuda --save",), "job-ladders.md#dcgan",
+               ("tilewright ladder --job dcgan --device cuda --save",), STEPS_OF_IMAGES,
                _of(f"{JOB_LADDER}dcgan"), (GPU,)),
 )  # fmt: skip
 GROUPS = {"Sweeps": SWEEPS, "Ladders of whole jobs": LADDERS, "Tables": TABLES}
@@ -165,10 +182,19 @@ def _line(each: Experiment, rows: list[Row], kernels: list[KernelRow], written: 
     if each.number == "T4":
         found = {CPU: _compiled(kernels, on_gpu=False), GPU: _compiled(kernels, on_gpu=True)}
     where = "; ".join(f"{device}: {found[device] or NOT_MEASURED}" for device in each.devices)
-    link = _link(each.page, written) if any(found.values()) else ""
-    what = f"{each.what}. [Table and figure]({link})" if link else each.what
+    links = _links(each.page, written) if any(found.values()) else ""
+    what = f"{each.what}. {links}" if links else each.what
     commands = "; ".join(f"`{command}`" if command.startswith("tilewright ") else command for command in each.commands)
     return each.number, what, commands, where, each.published
+
+
+def _links(page: str | dict[str, str], written: Mapping[str, str]) -> str:
+    """Links to the pages that exist; of several pages, to those that have the heading."""
+    if isinstance(page, str):
+        link = _link(page, written)
+        return f"[Table and figure]({link})" if link else ""
+    found = [f"[{name}]({link})" for name, link in page.items() if _link(link, written) == link]
+    return f"Tables and figures: {', '.join(found)}" if found else ""
 
 
 def _link(page: str, written: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ from tilewright.bench.report.tables import (
     three,
     times,
 )
+from tilewright.bench.report.timelines import ABOUT, Timeline
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
@@ -54,10 +55,13 @@ def page(
     drawings: dict[str, str],
     swept: Sequence[Row] = (),
     stepwise: Sequence[Row] = (),
+    timelines: Sequence[Timeline] = (),
 ) -> str:
     """The page as HTML text; the same rows give the same bytes. drawings: from `figures.of_results`, `sweeps.of_sweeps`
-    and `job_ladders.of_jobs`. swept: the rows of sweeps. stepwise: the rows of ladders of jobs."""
+    and `job_ladders.of_jobs`. swept: the rows of sweeps. stepwise: the rows of ladders of jobs. timelines: the
+    saved ones."""
     sections = [*_sections(by_op, ladders, drawings), *_steps(stepwise, drawings), *_sweeps(swept, by_op, drawings)]
+    sections += _timelines(timelines)
     return html_page("tilewright, measured", METHOD, _headline(by_op), sections)
 
 
@@ -175,6 +179,14 @@ def _sweeps(swept: Sequence[Row], by_op: dict[str, list[Row]], drawings: dict[st
     if sides := side_table([*by_op.get("conv3d", []), *swept]):
         bars = [svg for name, svg in drawings.items() if "/sides_" in name]
         yield Section("Sweeps", "sides", "conv3d on CPU and GPU", _figures(bars) + _details("Every bar", [sides]))
+
+
+def _timelines(timelines: Sequence[Timeline]) -> Iterator[Section]:
+    for name, some in groups(timelines, lambda one: one.name).items():
+        content = _note(ABOUT)
+        for one in some:
+            content += _heading(one.machine) + _figures([one.drawing]) + _note(f"{one.origin}.")
+        yield Section("Timelines", f"timeline-{name}", name, content)
 
 
 def _cards(machines: dict[str, list[Row]]) -> str:

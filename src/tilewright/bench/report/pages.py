@@ -1,7 +1,7 @@
 """docs/results/: one Markdown page per operation and per job, and an index. Every page is written as a whole."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -23,6 +23,7 @@ from tilewright.bench.report.tables import (
     plain,
     sizes_tables,
 )
+from tilewright.bench.report.timelines import ABOUT, Timeline
 from tilewright.bench.results import Row
 from tilewright.ops.core.ladder import Ladder
 
@@ -74,6 +75,18 @@ JOBS = {
             "gpt2_accuracy": "bfloat16 against float32 on the same weights",
         },
     ),
+    "embed": Job(
+        "Embeddings",
+        "Encoders of the sizes of all-MiniLM-L6, DistilBERT and BERT with random weights, on movie reviews of real "
+        "lengths. Peers get the texts in sorted batches.",
+        {"embed": "End to end"},
+    ),
+    "score": Job(
+        "Scores",
+        "Log-probabilities of continuations by GPT-2 124M with random weights, beside PyTorch and the hf backend of "
+        "lm-evaluation-harness.",
+        {"score": "End to end"},
+    ),
     "dcgan": Job(
         "Images",
         "The course's DCGAN generator (64 x 64 pixels, random weights). PyTorch runs in both memory layouts at its "
@@ -110,14 +123,17 @@ def pages(
     swept: list[Row],
     stepwise: list[Row],
     compiled: dict[str, list[KernelRow]],
+    timelines: Sequence[Timeline] = (),
 ) -> dict[str, str]:
     """File name -> text. figures: the names of all figures under results/, "<machine>/<op>-<dtype>.svg".
 
     swept: the rows of sweeps. stepwise: the rows of ladders of jobs. Without such rows their page is left out.
-    compiled: operation -> rows of its compiled kernels.
+    compiled: operation -> rows of its compiled kernels. timelines: the saved ones; without them their page is left out.
     """
     machines = list(by_machine(by_op))
-    written = {"index.md": _index(by_op, ladders, swept, stepwise)}
+    written = {"index.md": _index(by_op, ladders, swept, stepwise, timelines)}
+    if timelines:
+        written["timelines.md"] = _page(_timelines(timelines))
     if stepwise:
         written["job-ladders.md"] = _page(_steps(stepwise, figures))
     if swept:
@@ -231,7 +247,21 @@ def _steps(stepwise: list[Row], figures: list[str]) -> Iterator[str]:
             yield table.markdown()
 
 
-def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[Row], stepwise: list[Row]) -> str:
+def _timelines(timelines: Sequence[Timeline]) -> Iterator[str]:
+    yield "# Timelines"
+    yield f"{ABOUT} [How to draw one](../guide/timeline.md)."
+    for machine, own in groups(timelines, lambda one: one.machine).items():
+        yield f"## {machine_title(machine)}"
+        for one in own:
+            yield f"### {one.name}"
+            yield _images([one.figure], one.figure)
+            yield f"{one.origin}."
+
+
+def _index(
+    by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[Row], stepwise: list[Row],
+    timelines: Sequence[Timeline],
+) -> str:  # fmt: skip
     parts = [
         "# Results",
         METHOD,
@@ -255,9 +285,11 @@ def _index(by_op: dict[str, list[Row]], ladders: dict[str, Ladder], swept: list[
         parts += ["## Steps", f"* [From naive to today's](job-ladders.md): {_measured_on(stepwise)}"]
     if swept:
         parts += ["## Parameters", f"* [Sweeps](sweeps.md): {_measured_on(swept)}"]
+    if timelines:
+        parts += ["## Workers over time", f"* [Timelines](timelines.md): {_measured_on(timelines)}"]
     return _page(iter(parts))
 
 
-def _measured_on(rows: list[Row]) -> str:
-    """The machines of the rows, in one line."""
+def _measured_on(rows: Sequence[Row] | Sequence[Timeline]) -> str:
+    """The machines of the rows or timelines, in one line."""
     return "; ".join(dict.fromkeys(machine_title(row.machine) for row in rows)) or "not measured yet"

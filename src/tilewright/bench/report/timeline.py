@@ -32,10 +32,12 @@ WHOLE = "run"  # row of the leading process that covers all shards, which are dr
 
 
 class Run(NamedTuple):
-    """A trace to draw. name: its heading, such as its file's name."""
+    """A trace to draw. name: its heading, such as its file's name. end: of a saved timeline, the end of the last span
+    of the whole trace, in ms."""
 
     name: str
     processes: list[Process]
+    end: float | None = None
 
     def shifted(self) -> Run:
         """The same run, time 0 at the start of its first shard. Raises UsageError if it has none."""
@@ -48,6 +50,8 @@ class Run(NamedTuple):
     @property
     def last(self) -> float:
         """The end of the last span, in ms; 0 without spans."""
+        if self.end is not None:
+            return self.end
         return max((end for one in self.processes for lane in one.rows for _, end in lane.spans), default=0.0)
 
 
@@ -87,12 +91,12 @@ class Sheet:
     def lane(self, lane: Lane) -> None:
         """A lane with its name on the left and its share of the window on the right."""
         top, bottom = self.y + GAP, self.y + GAP + LANE
-        spans = _merged(lane, self.window)
+        spans = [(self.window.x(a), self.window.x(b)) for a, b in merged(lane, self.window)]
         boxes = "".join(f"M{a:.1f} {top:.1f}h{b - a:.1f}v{LANE}h-{b - a:.1f}z" for a, b in spans)
         self.parts += [
             text(LEFT - 8, bottom - 3, _plain(lane.name), "axis", colour="faint", anchor="end"),
             f'<path class="fill-{KINDS[_kind(lane.name)][0]}" d="{boxes}"/>',
-            text(WIDTH - MARGIN, bottom - 3, f"{_busy(lane, self.window):.0%}", "axis", colour="faint", anchor="end"),
+            text(WIDTH - MARGIN, bottom - 3, f"{busy(lane, self.window):.0%}", "axis", colour="faint", anchor="end"),
         ]
         self.y = bottom
 
@@ -103,7 +107,7 @@ def timeline(runs: list[Run], window: Window) -> str:
     Spans of a lane that are nearer than NEAR pixels are drawn as one. Raises UsageError if no span lies in the window,
     or if there are more than MOST_LANES lanes.
     """
-    lanes = [lane for run in runs for one in run.processes for lane in _drawn(one, window)]
+    lanes = [lane for run in runs for one in run.processes for lane in drawn_lanes(one, window)]
     if not lanes:
         raise UsageError(f"nothing happened from {window.begin:g} to {window.end:g} ms", remedy="choose other times")
     if len(lanes) > MOST_LANES:
@@ -118,7 +122,7 @@ def timeline(runs: list[Run], window: Window) -> str:
     for run in runs:
         sheet.words(_heading(run), 15, "title")
         for process in run.processes:
-            if some := _drawn(process, window):
+            if some := drawn_lanes(process, window):
                 sheet.words(_about(process), 12, "label")
                 for lane in some:
                     sheet.lane(lane)
@@ -143,7 +147,7 @@ def _kind(row: str) -> str:
     return name if name in KINDS else "plan"
 
 
-def _drawn(process: Process, window: Window) -> list[Lane]:
+def drawn_lanes(process: Process, window: Window) -> list[Lane]:
     """The lanes with a span in the window; those of the leading process in the order of time."""
     rows = process.rows if process.worker is not None else sorted(process.rows, key=lambda lane: lane.spans[0])
     return [
@@ -173,15 +177,15 @@ def _plain(words: str) -> str:
     return printable(words[:LONGEST_NAME]).replace("\n", " ")
 
 
-def _merged(lane: Lane, window: Window) -> Iterator[tuple[float, float]]:
-    """The spans in the window as (first, last) pixels, those that nearly touch as one."""
-    last: tuple[float, float] | None = None
+def merged(lane: Lane, window: Window) -> Iterator[tuple[float, float]]:
+    """The spans in the window in ms. Those that are nearer than NEAR pixels are one, and none is narrower."""
+    near, last = NEAR * (window.end - window.begin) / (RIGHT - LEFT), None
     for begin, end in lane.spans:
         if begin >= window.end or end <= window.begin:
             continue
-        a, b = window.x(max(begin, window.begin)), window.x(min(end, window.end))
-        b = max(b, a + NEAR)
-        if last is not None and a - last[1] < NEAR:
+        a = max(begin, window.begin)
+        b = max(min(end, window.end), a + near)
+        if last is not None and a - last[1] < near:
             last = last[0], max(last[1], b)
             continue
         if last is not None:
@@ -191,8 +195,10 @@ def _merged(lane: Lane, window: Window) -> Iterator[tuple[float, float]]:
         yield last
 
 
-def _busy(lane: Lane, window: Window) -> float:
+def busy(lane: Lane, window: Window) -> float:
     """The share of the window that the lane's spans cover."""
+    if lane.busy is not None:
+        return lane.busy
     covered, until = 0.0, window.begin
     for begin, end in lane.spans:
         first, last = max(begin, until), min(end, window.end)

@@ -13,11 +13,13 @@ from tilewright.bench.kernels.table import read as read_kernels
 from tilewright.bench.report import figures, headline, page, pages, svg
 from tilewright.bench.report.job_ladders import is_job_ladder, of_jobs
 from tilewright.bench.report.kernels import traffic_table
+from tilewright.bench.report.part_figures import of_parts
 from tilewright.bench.report.scaling import of_scaling
 from tilewright.bench.report.shown import shown
 from tilewright.bench.report.side_by_side import of_sides
 from tilewright.bench.report.sweeps import is_sweep, of_sweeps
 from tilewright.bench.report.tables import bench_tables, ladder_tables, sizes_tables
+from tilewright.bench.report.timelines import read_timelines
 from tilewright.bench.report.transcript import transcript
 from tilewright.bench.results import SCALING, Row, read, write_text
 from tilewright.errors import InputError
@@ -42,8 +44,10 @@ def write(root: Path) -> list[Path]:
     swept = [row for row in rows if is_sweep(row)]
     stepwise = [row for row in rows if is_job_ladder(row)]
     by_op = shown([row for row in rows if not (is_sweep(row) or is_job_ladder(row))], all_ladders)
-    drawings = figures.of_results(by_op, all_ladders) | of_sweeps(swept) | of_scaling(by_op.get(SCALING, []))
-    drawings |= of_sides([*by_op.get("conv3d", []), *swept]) | of_jobs(stepwise)
+    timelines = read_timelines(results)
+    drawings = figures.of_results(by_op, all_ladders) | of_parts(by_op, all_ladders) | of_sweeps(swept)
+    drawings |= of_scaling(by_op.get(SCALING, [])) | of_sides([*by_op.get("conv3d", []), *swept]) | of_jobs(stepwise)
+    drawings |= {one.figure: one.drawing for one in timelines}
     made = {}
     for path in [root / "README.md", *sorted((docs / "learn").glob("*.md"))]:
         if path.exists():
@@ -54,9 +58,9 @@ def write(root: Path) -> list[Path]:
     if picture := headline.picture(by_op, all_ladders):
         made[results / headline.PICTURE] = svg.standalone(picture)
     compiled = {op: read_kernels(results, op) for op in all_ladders}
-    written = pages.pages(by_op, all_ladders, list(drawings), swept, stepwise, compiled)
+    written = pages.pages(by_op, all_ladders, list(drawings), swept, stepwise, compiled, timelines)
     made |= {docs / "results" / name: text for name, text in written.items()}
-    made[results / "report.html"] = page.page(by_op, all_ladders, drawings, swept, stepwise)
+    made[results / "report.html"] = page.page(by_op, all_ladders, drawings, swept, stepwise, timelines)
     changed = [path for path, text in made.items() if write_text(path, text)]
     return changed + _removed([*results.glob("*/*.svg"), *(docs / "results").glob("*.md")], made)
 

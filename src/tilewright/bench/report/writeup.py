@@ -1,4 +1,4 @@
-"""A report of one machine, in Markdown and HTML: steps, jobs, sweeps, scaling, and sentences that follow from the rows.
+"""A report of one machine, in Markdown and HTML: steps, jobs, sweeps, scaling, timelines, and sentences about the rows.
 
 It reads only saved rows: no clock, no random numbers, no commit of this checkout. The same rows give the same bytes.
 """
@@ -22,6 +22,7 @@ from tilewright.bench.report.laws import curves
 from tilewright.bench.report.layers import layer_tables
 from tilewright.bench.report.page import Section, html_page
 from tilewright.bench.report.pages import METHOD, jobs
+from tilewright.bench.report.part_figures import of_parts
 from tilewright.bench.report.roofline import measured_roofs
 from tilewright.bench.report.scaling import of_scaling
 from tilewright.bench.report.sentences import (
@@ -50,11 +51,13 @@ from tilewright.bench.report.tables import (
     plain,
     three,
 )
+from tilewright.bench.report.timelines import Timeline, read_timelines
 from tilewright.bench.results import SCALING, Row, read, write_text
 from tilewright.errors import InputError
 from tilewright.ops.core.ladder import Ladder
 
 LADDERS, JOBS, WHOLE, SWEEPS, WORKERS = "Kernels", "Jobs", "Job ladders", "Sweeps", "Scaling"
+TIMELINES = "Timelines"
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Part:
 
 
 def write_writeup(results: Path, machines: Sequence[str], folder: Path, ladders: dict[str, Ladder]) -> list[Path]:
-    """Write writeup.md, writeup.html and figures/*.svg from these machines' rows into `folder`.
+    """Write writeup.md, writeup.html and figures/*.svg from these machines' rows and timelines into `folder`.
 
     Returns the files that changed. Raises InputError for a broken result file, and if a machine has no rows.
     """
@@ -96,7 +99,8 @@ def write_writeup(results: Path, machines: Sequence[str], folder: Path, ladders:
         raise InputError(
             f"there are no rows of {' or '.join(machines)}; machines with rows: {there}", path=results, remedy=remedy
         )
-    parts = list(parts_of(rows, ladders))
+    timelines = [one for machine in machines for one in read_timelines(results, machine)]
+    parts = [*parts_of(rows, ladders), *map(_timeline_part, timelines)]
     title = (
         f"Measurements of {' and '.join(machine_title(name) for name in dict.fromkeys(row.machine for row in rows))}"
     )
@@ -112,7 +116,7 @@ def parts_of(rows: list[Row], ladders: dict[str, Ladder]) -> Iterator[Part]:
         swept = [row for row in own if is_sweep(row)]
         steps = [row for row in own if is_job_ladder(row)]
         by_op = shown([row for row in own if not is_sweep(row) and not is_job_ladder(row)], ladders)
-        drawings = figures.of_results(by_op, ladders)
+        drawings = figures.of_results(by_op, ladders) | of_parts(by_op, ladders)
         yield from _ladder_parts(by_op, ladders, drawings)
         yield from _job_parts(by_op, ladders, drawings)
         yield from _step_parts(steps)
@@ -174,6 +178,11 @@ def _scaling_parts(rows: list[Row]) -> Iterator[Part]:
         yield _part(
             WORKERS, rows, SCALING, sentences, _named(of_scaling(rows), "scaling-"), bench_tables(rows), "Workers"
         )
+
+
+def _timeline_part(one: Timeline) -> Part:
+    drawn = {one.figure.replace("/", "-"): one.drawing}
+    return Part(TIMELINES, f"{one.machine}-timeline-{one.name}", one.name, (f"{one.origin}.",), drawn, ())
 
 
 def _part(

@@ -38,7 +38,7 @@ TINY = {  # options of `tilewright init` by model, for tests
     "gpt2": "--vocab-size 50 --layers 1 --heads 2 --width 8 --context 256",
     "dcgan": "--z-size 4 --channels 8,4,3",
 }
-WARM = 1024  # records of the run that warms up and is not measured
+WARM = 1024  # records of the run that warms up on a CPU and is not measured
 BLOCK = 1 << 20  # rows of an input that are generated at a time
 SECONDS = 600  # after which a run is stopped
 Say = Callable[[str], None]
@@ -131,9 +131,10 @@ def run_once(job: str, count: int, setting: Setting, workers: int) -> Run:
     _check(setting)
     command = _prepare(job, count, setting)
     warm = setting.folder / f"{job}.{setting.device}.{setting.dtype}.warm"
-    if not warm.exists():  # compile the kernels now, so that no measured run compiles
-        _run(job, [*command, "--count", str(min(count, WARM))], 1, setting)
-        warm.touch()
+    few = count if setting.device == "cuda" else min(count, WARM)  # full batches of a GPU compile kernels of their own
+    if not warm.exists() or (setting.device == "cuda" and int(warm.read_text() or 0) < few):
+        _run(job, [*command, "--count", str(few)], 1, setting)  # so that no measured run compiles
+        warm.write_text(str(few))
     return _run(job, [*command, "--count", str(count)], workers, setting)
 
 

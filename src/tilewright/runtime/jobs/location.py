@@ -39,7 +39,8 @@ def job_path(output: str) -> str:
 def moved_to(output: str) -> str | None:
     """The directory that the file OUT.job names; None if there is no such file. output: a resolved path.
 
-    Raises ResourceError if another user may have planted the file.
+    A file that names a directory in the output, or one that holds it, was edited: it counts as none. Raises
+    ResourceError if another user may have planted the file.
     """
     path = f"{output}.job"
     found = _read(path)
@@ -50,7 +51,8 @@ def moved_to(output: str) -> str | None:
     if not trusted(folder, owner):
         what = f"user {owner} made this file in {folder}, where anyone may write"
         raise ResourceError(what, path=path, remedy="name an output in a directory of yours")
-    return path_of(location.directory)
+    directory = path_of(location.directory)
+    return None if _overlap(directory, output) else directory
 
 
 def output_in(directory: str) -> str | None:
@@ -76,7 +78,7 @@ def chosen(output: str, given: str | None) -> str:
     if now != wanted:
         raise UsageError(f"the state of this job is in {now}, and --job-dir names another directory", path=wanted,
                          remedy=f"leave out --job-dir; or remove {beside}, to begin anew")  # fmt: skip
-    if os.path.commonpath([wanted, output]) in (wanted, output):
+    if _overlap(wanted, output):
         raise UsageError("--job-dir and the output are inside each other", path=wanted,
                          remedy="give --job-dir a directory of its own")  # fmt: skip
     return wanted
@@ -132,6 +134,11 @@ def forget(output: str, directory: str) -> None:
     with suppress(OSError):
         if moved_to(output) == directory:
             os.unlink(f"{output}.job")
+
+
+def _overlap(directory: str, output: str) -> bool:
+    """True if one of the two absolute paths is in the other, or is the other."""
+    return os.path.commonpath([directory, output]) in (directory, output)
 
 
 def _is_path(text: str) -> bool:

@@ -1,6 +1,6 @@
 """Starts the tile kernels on torch tensors: on a GPU's current stream, or in Triton's interpreter on the CPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -8,7 +8,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilewright.ops.conv_transpose2d.fill import fill_without_taps
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes, phases
-from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, block_depth
+from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, POSITIONS, block_depth
 from tilewright.ops.conv_transpose2d.tile.records import BoxTile, Form, Grid, Pixels, Sizes, Taps, Target, Tile
 from tilewright.ops.gemm.tile.product import split
 
@@ -45,12 +45,14 @@ def shape_for(weights: Packed, shape: tuple[int, ...]) -> Shape:
     height, width = weights.rows.positions(H), weights.columns.positions(W)
     block, N = block_depth(weights.C, weights.dtype), weights.data.columns
     limbs = weights.dtype == "float32"
-    BM = 128 if limbs else 256
     if weights.data.form == "blocks" and not (H % GROUP or W % GROUP or C % block):
-        return Shape(BM, 64, block, 2, BM // 32, box_for(BM, -(-height // GROUP), -(-width // GROUP)))
+        return Shape(128, 64, block, 2 if limbs else 3, 4, box_for(128, -(-height // GROUP), -(-width // GROUP)))
     if weights.data.form == "boxes":
+        BM = 128 if limbs else 256
         return Shape(BM, 128 if N > 64 else 64, block, 3, 8, small_box(BM, images, height, width))
     BN = min(128, max(LEAST, triton.next_power_of_2(N)))
+    if weights.data.form == "columns" and limbs:
+        return Shape(POSITIONS, BN, block, 3, 4)
     return Shape(128, BN, min(block, 32) if limbs else block, 3, 8 if BN == 128 else 4)
 
 
@@ -68,12 +70,16 @@ def small_box(positions: int, images: int, height: int, width: int) -> tuple[int
     return box_for(positions, height, width)
 
 
-def convolve(x, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = None) -> None:
+def convolve(
+    x, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = None, *, positions: int = 0, depth: int = 0
+) -> None:
     """out (B, OH, OW, O) from x (B, H, W, C) of the class's dtype; contiguous. out is float32 or of a 16-bit dtype.
 
-    shape: another one than the rung's own, for measurements.
+    shape: another one than the rung's own, for measurements. positions, depth: of a tile, instead of its own; both are
+    powers of two. Another depth may change bits.
     """
     rows, columns, s = weights.rows, weights.columns, shape or shape_for(weights, x.shape)
+    s = replace(s, BM=positions or s.BM, BK=min(depth or s.BK, s.BK))
     fill_without_taps(out, weights, epilogue)
     target = Target(out, epilogue.bias if epilogue.bias.numel() else None)
     sizes = Sizes(*out.shape, weights.data.columns, rows.stride, columns.stride, *x.shape[1:])

@@ -1,6 +1,7 @@
 """Vectors of texts on a GPU, from the hidden states that the last layernorm wrote, and vectors scaled to length 1.
 
-    weightedmean = sum of a text's rows, of which row t counts t + 1 times / the sum of the counts;   scaled = v / |v|
+    weightedmean = sum of (t + 1) * row t / sum of (t + 1);   mean_sqrt_len_tokens = sum of rows / sqrt(rows)
+    scaled = v / |v|
 
 The plain mean is `ops.pool`.
 

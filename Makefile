@@ -31,7 +31,7 @@ demo: $(VENV)/.core ## verse, reviews, faces, a volume; then every job at full s
 check: $(VENV)/.test ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 
 test: check ## everything that has to hold, in minutes on 2 cores
 	$(RUN) -m pytest -n 2 --dist loadfile -m "not long" $(ARGS)

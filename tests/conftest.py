@@ -1,5 +1,6 @@
 """Shared by all tests: reproducible random numbers, and GPU kernels run as Python unless TILEWRIGHT_GPU=1."""
 
+import gc
 import os
 import signal
 import zlib
@@ -11,17 +12,33 @@ import numpy as np
 import pytest
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # to stop
+# Files that take longest. xdist's workers take files from one queue, so they end together if these are first.
+# test_every_rung.py compiles most kernels for CPUs. Meanwhile the other worker needs none of them: files up to the gap.
+FIRST = (
+    "ops/test_every_rung.py", "ops/test_matmul_gpu.py", "ops/test_rows_gpu.py", "ops/test_sentiment_gpu.py",
+    "ops/test_conv_transpose2d_gpu.py", "ops/test_sample_gpu.py", "ops/test_attention_gpu.py", "ops/test_swept.py",
+    "ops/test_conv3d_gpu.py", "ops/test_matmul_argmax_gpu.py", "ops/test_logprob_gpu.py", "ops/test_rope_gpu.py",
+    "bench/test_climb_gpu.py", "bench/kernels/test_traffic.py", "test_switches_gpu.py", "test_layout.py",
+    "test_messages.py", "docs/test_learn.py", "docs/test_links.py", "formats/test_lines.py",
+    "formats/test_tokenizer_patterns.py", "formats/test_tables.py", "formats/test_zarr_volumes.py",
+
+    "docs/test_tutorials.py", "runtime/test_random_models.py", "ops/test_random_problems.py", "cli/test_plan.py",
+    "ops/test_conv_transpose2d.py", "runtime/jobs/test_disks_and_races.py", "runtime/jobs/test_local.py",
+    "runtime/jobs/test_mpi.py", "cli/test_names.py", "runtime/verbs/test_shards.py", "runtime/process/test_signals.py",
+    "runtime/test_forced_rungs.py", "test_demo.py", "ops/test_matmul.py", "runtime/verbs/convolve/test_convolve.py",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def simulated_gpu():
     """Torch tensors on the CPU run the GPU's kernels as Python, unless TILEWRIGHT_GPU=1."""
+    from simulator import in_turns
     from tilewright.ops.core.gpu.tensors import gpu_kernels_on_the_cpu
 
     if os.environ.get("TILEWRIGHT_GPU") == "1":
         yield
         return
-    with gpu_kernels_on_the_cpu():
+    with gpu_kernels_on_the_cpu(), in_turns():
         yield
 
 
@@ -31,13 +48,33 @@ def rng(request) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
 
 
-def pytest_configure():
+def pytest_configure(config):
     """However the tests were started: what `nohup`, `&` or `trap ''` of a shell leave ignored, and masks leave blocked,
     is inherited by every process that a test starts. A script of bash cannot even handle such a signal."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in ASKING:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    config.option.loadscopereorder = (
+        False  # xdist's workers take files in the order of FIRST, not of their tests' number
+    )
+
+
+def pytest_collection_modifyitems(items):
+    """The files of FIRST are run first, all others in the order of their names."""
+    order = {f"tests/{name}": n for n, name in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
+
+
+def pytest_collection_finish():
+    """What collecting the tests has made stays: the garbage collector need not search it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    """Libraries whose objects are still there when Python ends report leaks."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -57,9 +57,14 @@ class Source:
         """Its path from the package's root, () for a file outside the package."""
         return self.path.parts[2:] if self.path.parts[:2] == ("src", "tilewright") else ()
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of its syntax tree."""
+        return list(ast.walk(self.tree))
+
     def walk(self, *kinds: type) -> Iterator:
         """All nodes of these kinds."""
-        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+        return (node for node in self.nodes if isinstance(node, kinds))
 
     def functions(self) -> Iterator:
         """Every function, nested ones and methods too."""
@@ -67,8 +72,8 @@ class Source:
 
     def imports(self, *, types: bool = True) -> Iterator[tuple[int, str]]:
         """(line, module or name of a module) of every import, in functions too. types: also under TYPE_CHECKING."""
-        for_types = [node for node in self.walk(ast.If) if "TYPE_CHECKING" in ast.dump(node.test)]
-        skipped = () if types else {id(inner) for node in for_types for inner in ast.walk(node)}
+        for_types = () if types else [node for node in self.walk(ast.If) if "TYPE_CHECKING" in ast.dump(node.test)]
+        skipped = {id(inner) for node in for_types for inner in ast.walk(node)}
         for node in self.walk(ast.Import, ast.ImportFrom):
             if id(node) in skipped:
                 continue

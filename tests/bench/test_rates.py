@@ -47,6 +47,13 @@ def test_the_same_job_takes_as_long_as_was_measured():
     assert rate(sentences, [exists]) is None
 
 
+def test_texts_that_share_a_context_are_no_rate_of_others():
+    alone = row("score", "tilewright", "124M, 64 texts", 64, 2.0, gflops=50.0)
+    shared = row("score", "tilewright", "124M, 64 texts, 4 per context", 64, 1.0, gflops=100.0)
+    found = rate(job("score", 10, 200e9), [shared, alone])
+    assert found.row is alone and found.seconds == pytest.approx(4.0)
+
+
 def test_the_workload_is_the_nearest_one():
     course, batch, single = (row("gpt2", name, size, rows, 10.0) for name, size, rows in (
         ("as given", "124M, course: 16 -> 8", 8192), ("64 prompts", "124M, batch: 16 -> 128", 8192),
@@ -109,5 +116,6 @@ def test_a_class_that_the_bench_has_not_is_measured_as_one_of_as_many_bits():
     assert saving_command(job("draw", 1, 1.0)._replace(dtype="float16")).startswith(
         "tilewright bench dcgan --dtype float16"
     )
+    assert saving_command(job("score", 1, 1.0)) == "tilewright bench score --dtype float32 --threads 2 --save"
     assert saving_command(job("convolve", 1, 1.0)) == "tilewright bench convolve --threads 2 --save"
     assert saving_command(job("convolve", 1, 1.0)._replace(dtype="float64")) is None

@@ -12,7 +12,7 @@ from tilewright import cli
 from tilewright.cli import VERBS
 from tilewright.cli._options import CHECKS, FILES, MACHINE, MESSAGES, RUNS, SAMPLING, SCORING
 
-WORKLOADS = ("sentiment", "embed", "gpt2", "dcgan", "convolve", "scaling")
+WORKLOADS = ("sentiment", "embed", "gpt2", "score", "dcgan", "convolve", "scaling")
 COMMANDS = [*((verb,) for verb in VERBS), *(("bench", workload) for workload in WORKLOADS)]
 OWN = {"generate": [SAMPLING], "score": [SCORING]}  # groups of options
 JOBS = ("generate", "score", "classify", "embed", "draw", "convolve")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu import PLACE
-from tilewright.backends.footprint import matrix, peak_of
+from tilewright.backends.footprint import cached, matrix, peak_of
 from tilewright.errors import Refused, ResourceError
 from tilewright.generation import memory
 from tilewright.generation.memory import Prompts, Wanted, on_gpu
@@ -59,6 +59,32 @@ def test_the_courses_job_on_a_large_gpu():
     assert part(found, "workspace") < 1.1 * rows * CONFIG.row_bytes("bfloat16", "cuda")
     assert peak_of(found.parts) < 20 * GIB
     assert found.moved > found.steps * part(found, "weights")
+
+
+def test_products_in_float32_split_their_operands(monkeypatch):
+    """The bytes that are declared per row are those of the limbs that a layer's products allocate."""
+    launch, rows = pytest.importorskip("tilewright.ops.gemm.tile.launch"), 5
+    monkeypatch.setattr(launch, "start", lambda *given: None)
+    sizes = []
+    for K in (CONFIG.n_embd, CONFIG.n_embd, CONFIG.n_embd, 4 * CONFIG.n_embd):
+        packed = SimpleNamespace(data=torch.zeros(1, 2 * K, dtype=torch.bfloat16))
+        operand = SimpleNamespace(plain=lambda K=K: torch.zeros(rows, K))
+        sizes.append(launch.left_limbs(operand, packed).nbytes)
+    assert rows * CONFIG.operand_bytes("float32") == cached(sizes) == rows * 4 * 5 * CONFIG.n_embd
+    assert CONFIG.operand_bytes("bfloat16") == CONFIG.operand_bytes("float16") == 0
+
+
+def test_a_captured_prefill_has_operands_of_its_own():
+    """A prefill is captured if a lane gets prompts of the same lengths again."""
+    each = CONFIG.operand_bytes("float32")
+
+    def captured(count, tokens, dtype="float32"):
+        return part(on_gpu(CONFIG, Prompts(count, tokens, 16), Wanted(8, dtype, 139 * GIB)), "captured graphs")
+
+    once, again = lanes.LANES * lanes.LANE, 5 * lanes.LANES * lanes.LANE
+    assert captured(again, again * 16) == lanes.LANE * (16 + 1) * each > 600 << 20
+    assert captured(once, once * 16) == captured(again, again * 15) == lanes.LANE * each
+    assert captured(again, again * 16, "bfloat16") == 0
 
 
 def test_drawn_tokens_take_what_they_are_drawn_with():

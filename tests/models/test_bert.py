@@ -161,15 +161,33 @@ def test_texts_are_sorted_with_their_tokens():
     for row, ids in zip(wide, rows, strict=True):
         row[: len(ids)] = ids
     for given in (rows, wide, wide.astype(np.int32), [ids.tolist() for ids in rows]):
-        found = sorted_texts(given, limits)
-        assert (np.diff(found.lengths) >= 0).all() and sorted(found.order) == list(range(40))
-        for i, begin, length in zip(found.order, found.starts, found.lengths, strict=True):
-            assert found.ids[begin : begin + length].tolist() == rows[i].tolist()
-        ids, lengths = found.part(7, 11)
-        assert lengths.tolist() == [len(rows[i]) for i in found.order[7:11]] and len(ids) == sum(lengths)
+        every = sorted_texts(given, limits)
+        assert (np.diff(every.lengths) >= 0).all() and sorted(every.order) == list(range(40))
+        for first, end in ((0, 40), (7, 11)):
+            index, ids, lengths = every.part(first, end)
+            assert index.tolist() == every.order[first:end].tolist() and lengths.tolist() == [
+                len(rows[i]) for i in index
+            ]
+            assert ids.tolist() == np.concatenate([rows[i] for i in index]).tolist() and ids.dtype == np.int32
     wide[31] = -1
     with pytest.raises(UsageError, match="ids of text 31"):
         sorted_texts(wide, limits)
+    assert not len(sorted_texts([], limits).order)
+
+
+def test_no_token_at_the_end_of_a_text_counts():
+    padded = [np.array([3, 4, -1, -1]), np.array([5, 6, 7]), np.array([8, 9, -1])]
+    index, ids, lengths = sorted_texts(padded, Limits(9, 50)).part(0, 3)
+    assert lengths.tolist() == [2, 2, 3] and ids.tolist() == [
+        *([8, 9, 3, 4] if index[0] == 2 else [3, 4, 8, 9]),
+        5,
+        6,
+        7,
+    ]
+    with pytest.raises(UsageError, match="ids of text 1"):
+        sorted_texts([np.array([3]), np.array([50]), np.array([4, -2])], Limits(9, 50)).part(0, 3)
+    with pytest.raises(UsageError, match="ids of text 1 is float64"):
+        sorted_texts([np.array([3]), np.array([2.0])], Limits(9, 50)).part(0, 2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -30,7 +30,7 @@ TINY = [
     Case(2, 3, 4, 8, 1, 3, mode="wrap"),
 ]
 SEPARABLE = [Case(3, 4, 8, 3, 3, 3, kind="factors", cval=0.5), Case(2, 3, 8, 2, 5, 3, kind="product", mode="wrap")]
-SEPARABLE += [Case(2, 3, 4, 18, 3, 1, kind="factors", mode="mirror")]
+SEPARABLE += [Case(2, 3, 4, KD, 3, 1, kind="factors", mode="mirror") for KD in (12, 18)]
 DEEP = [Case(2, 3, 5, 2, 4, 4, O=3, C=9, mode=mode, cval=0.5) for mode in ("constant", "reflect")]
 DEEP += [Case(3, 4, 34, 1, 3, 4, O=20, C=24, mode="valid"), Case(1, 2, 3, 1, 2, 2, O=70, C=70, mode="wrap")]
 CHANNELS = Case(2, 3, 4, 2, 1, 3, O=2, C=2, mode="reflect")
@@ -281,6 +281,32 @@ def test_blocks_march_in_few_turns():
     for tiles, planes in ((1, 1), (1, 200_000), (128, 512), (10_000, 100)):
         length = chunk(form, tiles, planes)
         assert 1 <= length <= planes and -(-planes // length) <= 65535
+
+
+@pytest.mark.parametrize(
+    ("K", "tiles", "planes", "length"),
+    [(5, 16, 128, 8), (3, 32, 256, 16), (3, 2, 64, 1), (5, 256, 512, 256)],
+)
+def test_blocks_share_the_arithmetic_of_a_multiprocessor(monkeypatch, K, tiles, planes, length):
+    """The fastest chunks of an H100, for tiles of 64 columns: half as many blocks if multiply-adds are the limit."""
+    from tilewright.ops.conv3d.operands import Window
+    from tilewright.ops.conv3d.simt import launch
+
+    monkeypatch.setattr(launch, "multiprocessors", lambda: 132)
+    form = launch.form_for((K, K, K), Window((K // 2,) * 3, "constant", np.float32(0)))
+    assert launch.chunk(form, tiles, planes) == length
+
+
+@pytest.mark.parametrize("KD", [1, 9, 10, 17])
+def test_a_plane_of_every_separable_kernel_fits_in_shared_memory(KD):
+    from tilewright.ops.conv3d.operands import Window
+    from tilewright.ops.conv3d.simt.launch import separable_form
+    from tilewright.ops.core.gpu.limits import SHARED_LIMIT
+
+    for K in range(1, 34):
+        for first in range(4):
+            form = separable_form((KD, K, K), Window((0, 0, first), "constant", np.float32(0)))
+            assert form.shared <= SHARED_LIMIT and form.across % 2 == 1
 
 
 @pytest.mark.parametrize("rung", list(accepted("simt.naive")))

@@ -97,7 +97,7 @@ def test_an_images_bits_do_not_depend_on_its_batch(rung, dtype, rng):
     bits = set()
     with using(conv_transpose2d=rung.name):
         for size in sizes:
-            for at in (0, size - 1):
+            for at in {0, size - 1}:
                 x = rng.standard_normal((size, *inputs["x"].shape[1:]), dtype=np.float32)
                 x[at] = inputs["x"][0]
                 out = spec.bind_tensors(replace(case, B=size), {**inputs, "x": x}, PLACE)()

@@ -82,7 +82,7 @@ def test_a_rows_bits_do_not_depend_on_its_batch(rung, dtype, rng):
     bits = set()
     with using(matmul=rung.name):
         for size in sizes:
-            for at in (0, size - 1):
+            for at in {0, size - 1}:
                 a = rng.standard_normal((size, K), dtype=np.float32)
                 a[at] = inputs["a"][0]
                 out = spec.bind_tensors(replace(case, M=size), {**inputs, "a": a}, PLACE)()

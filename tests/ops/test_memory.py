@@ -152,9 +152,9 @@ def test_a_rung_that_prepares_nothing_takes_nothing():
 def test_no_thread_has_more_scratch_than_is_declared(op, monkeypatch):
     most, run = [0], launch.run_on_threads
 
-    def measured(kernel, *args, tasks, words):
+    def measured(kernel, *args, words, **rest):
         most[0] = max(most[0], 4 * words)
-        run(kernel, *args, tasks=tasks, words=words)
+        run(kernel, *args, words=words, **rest)
 
     monkeypatch.setattr(launch, "run_on_threads", measured)
     spec = importlib.import_module(f"tilewright.bench.sizes.{op}")

@@ -68,7 +68,7 @@ def every():
                     cases = cases[:: 6 if dtype == "bfloat16" else 12]  # each compiles products of its own sizes
                 cases = [replace(case, dtype=dtype, device="cuda") for case in cases]
                 if rung.name == "tile.limbs":
-                    cases = [case if case.C * case.K > 2 * DEEP else replace(case, C=2 * DEEP) for case in cases]
+                    cases = [replace(case, C=max(case.C, 2 * DEEP // case.K + 1)) for case in cases]
                 runs = [case for case in cases if not rung.refuses(case.problem)]
                 if runs:
                     for case in runs:
@@ -114,7 +114,7 @@ def test_a_samples_bits_do_not_depend_on_its_batch(rung, case, rng):
     inputs, bits = conv1d_spec.make(case, rng), set()
     with forced("conv1d", rung.name, case.dtype):
         for size in sizes:
-            for at in (0, size - 1):
+            for at in {0, size - 1}:
                 x = rng.standard_normal((size, *inputs["x"].shape[1:]), dtype=np.float32)
                 x[at] = inputs["x"][0]
                 bits.add(

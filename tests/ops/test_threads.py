@@ -197,6 +197,46 @@ def test_an_interrupt_while_scratch_is_made(monkeypatch):
     assert on_three() == (201, "")
 
 
+@simd.kernel(types.void(simd.COUNTERS, simd.TASKS, simd.OUTPUT), name="test.count_drawn")
+def count_drawn(plan, tasks, scratch):
+    """Count the tasks at plan[0]."""
+    while simd.draw(tasks) >= 0:
+        simd.fetch_add(plan, 0, 1)
+
+
+def test_a_launch_does_not_wait_for_a_helper_that_comes_too_late(monkeypatch):
+    """The job is withdrawn: its tasks are done. The helper serves the next launches."""
+
+    class Late(threading.Thread):
+        def start(self):
+            """Start nothing yet."""
+
+    team, slot = team_module.Team(), team_module.SLOTS
+    monkeypatch.setattr(launches, "team", lambda: team)
+    with monkeypatch.context() as patch, threads(2):
+        patch.setattr(threading, "Thread", Late)
+        for _ in range(3):
+            team.control[slot + team_module.CODE] = 1  # as if its last kernel had raised
+            plan = np.zeros(1, np.int64)
+            launches.launch(count_drawn, plan, tasks=9, words=1)
+            assert plan[0] == 9
+            assert team.control[slot + team_module.STATE] == team_module.WAITING
+    threading.Thread(target=team_module.serve, args=(team.control, slot), daemon=True).start()
+    plan = np.zeros(6, np.int64)
+    launch_on_two(plan)
+    assert plan[LEFT] > 100
+
+
+def test_short_launches_after_pauses():
+    """Helpers are asleep, waking or polling; every task is done once."""
+    for pause in np.linspace(0, 0.0005, 100):
+        time.sleep(pause)
+        plan = np.zeros(1, np.int64)
+        with threads(3):
+            launches.launch(count_drawn, plan, tasks=50, words=1)
+        assert plan[0] == 50
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_child_has_helpers_of_its_own():
     on_three()

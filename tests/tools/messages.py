@@ -54,6 +54,7 @@ class Module:
         return "tilewright." + self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+@cache
 def messages() -> list[Message]:
     """All messages of the package, by file and line."""
     texts = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")}

@@ -31,6 +31,7 @@ SCALED = {
 }
 TOKENS = re.compile(r"124M, \w+: (\d+) -> (\d+)")  # size of a row of the workload gpt2: tokens of a prompt, new tokens
 REPEATED = "as given"  # rows of the workload gpt2 in which equal prompts are computed once
+SHARED = "per context"  # rows of the workload score in which several continuations have one context
 BUILT, EXISTS = "table inside", "table exists"  # rows of the workload sentiment
 PAYS = 0.7  # share of linear scaling; below it, most of a further worker is wasted
 
@@ -114,6 +115,11 @@ def _embed(job: Job, rows: list[Row]) -> Rate | None:
     return Rate(job.flops / (row.gflops or 1) / 1e9, row) if row else None
 
 
+def _score(job: Job, rows: list[Row]) -> Rate | None:
+    """As for `embed`, from texts that share no context."""
+    return _embed(job, [row for row in rows if SHARED not in row.size])
+
+
 def _draw(job: Job, rows: list[Row]) -> Rate | None:
     for row in rows:
         if row.rung == "tilewright":
@@ -134,7 +140,7 @@ def _convolve(job: Job, rows: list[Row]) -> Rate | None:
 
 
 _RATES: dict[str, Callable[[Job, list[Row]], Rate | None]] = {
-    "generate": _generate, "score": lambda job, rows: None, "classify": _classify, "embed": _embed, "draw": _draw,
+    "generate": _generate, "score": _score, "classify": _classify, "embed": _embed, "draw": _draw,
     "convolve": _convolve,
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from tilewright.cli._bench import Against, Common, Dtype, Input, Rounds, begin, finish, indented, names, saved
+from tilewright.cli._bench_texts import embed, score
 from tilewright.cli._options import Threads, parse_sizes, verb
 from tilewright.cli._output import say, show
 from tilewright.errors import counted
@@ -62,62 +63,6 @@ def sentiment(options: Sentiment) -> None:
         ratio = f"   {row.peer_ratio:.1f} x {row.peer}" if row.peer_ratio else ""
         show(f"{row.rung:<14} {row.rows / row.median_s:>12,.1f} sentences/s{ratio}")
     _show_tables([row for row in rows if row.op != "sentiment"])
-    finish(rows, options, watch)
-
-
-@dataclass
-class Embed(Common):
-    """Options of `bench embed`."""
-
-    against: Against = None
-    data: Annotated[
-        str | None,
-        Option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="A text file. Only the lengths of its lines are used.",
-            show_default="typical lengths of film reviews",
-        ),
-    ] = None
-    model: Annotated[
-        Literal["minilm", "distilbert", "bert"],
-        Option(help="Size of the model: that of all-MiniLM-L6, DistilBERT-base or BERT-base."),
-    ] = "minilm"
-    count: Annotated[
-        int | None,
-        Option("--count", "-n", min=1, metavar="N", help="Number of texts.", show_default="512, or 32,768 on a GPU"),
-    ] = None
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products.")] = "float32"
-    threads: Threads = None
-    rounds: Rounds = 10
-
-
-@verb(Embed)
-def embed(options: Embed) -> None:
-    """Embed texts with an encoder with random weights, beside PyTorch and OpenVINO; on a GPU, beside PyTorch.
-
-    \b
-    tilewright bench embed --model minilm --threads 2
-
-    The token ids are random. The lengths of the texts are drawn from those of the lines of --input, at 1.3 tokens per
-    word. The peers take batches of 32 texts of similar length, as sentence-transformers does, on a GPU also of 512.
-    """
-    watch, device = begin(options, options.dtype, options.threads)
-    from tilewright.bench.workloads.embed import COUNT, PEERS, SIZES, Setting, bench, random_texts, read_lines
-    from tilewright.models.bert_config import BertConfig
-    from tilewright.ops.core.launch import thread_count
-
-    config, count = BertConfig(**SIZES[options.model]), options.threads or thread_count()
-    texts = random_texts(config, read_lines(options.data) if options.data else None, options.count or COUNT[device])
-    say(f"{counted(len(texts), 'text')} of {sum(map(len, texts)) / len(texts):.1f} tokens on average, {options.model}, "
-        f"{options.dtype}, {counted(count, 'thread') if device == 'cpu' else 'on the GPU'}")  # fmt: skip
-    against, rounds = names(options.against, PEERS[device]), options.rounds or 10
-    rows = bench(Setting(config, texts, options.model, options.dtype, count, against, rounds, device), indented)
-    for row in rows:
-        ratio = f"   {row.peer_ratio:.2f} x {row.peer}" if row.peer_ratio else ""
-        ratio += f"   {row.roof_share:.1%} of the roof" if row.roof_share else ""
-        show(f"{row.rung:<24} {row.rows / row.median_s:>12,.1f} texts/s{ratio}")
     finish(rows, options, watch)
 
 
@@ -369,7 +314,7 @@ tilewright bench sentiment --against torch
 
 Each workload has its own options: tilewright bench WORKLOAD --help."""
 COMMANDS = {
-    "sentiment": sentiment, "embed": embed, "gpt2": gpt2, "dcgan": dcgan, "convolve": convolve,
+    "sentiment": sentiment, "embed": embed, "gpt2": gpt2, "score": score, "dcgan": dcgan, "convolve": convolve,
     "scaling": scaling,
 }  # fmt: skip
 OLD_NAMES = {"conv3d": "convolve"}  # what a workload was called earlier still works

@@ -94,8 +94,9 @@ class ScoringDecoder(Protocol):
     def forward(self, batch: Batch, work: Workspace) -> Array:
         """See `Decoder`."""
 
-    def logprobs(self, hidden: Array, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(log-probability float32 (n,) of each row's target, bool (n,): whether it is the likeliest token)."""
+    def logprobs(self, hidden: Array, targets: np.ndarray) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+        """Queue the computation. The returned call waits for (log-probability float32 (n,) of each row's target, bool
+        (n,): whether it is the likeliest token)."""
 
 
 class Decoder(Protocol):

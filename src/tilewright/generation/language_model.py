@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, Literal
@@ -232,13 +232,14 @@ class LanguageModel(ABC):
             yield Score.of_error(error) if pieces.failed else pieces.score()
         yield from bad()
 
-    def logprobs(self, hidden: Array, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def logprobs(self, hidden: Array, targets: np.ndarray) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
         """See `decoder.ScoringDecoder`."""
         with self.config.head:
             if self._scoring_head is None:
                 self._scoring_head = logprob.prepared(self.head)
-            values, greedy = logprob.logprob(hidden, self._scoring_head, targets)
-        return self.backend.numpy(values), self.backend.numpy(greedy)
+            found = logprob.logprob(hidden, self._scoring_head, self.backend.upload(targets))
+        values, greedy = map(self.backend.fetch, found)
+        return lambda: (values(), greedy())
 
     def engine(self, *, seed: int = 0, memory: int | None = None) -> Engine:
         """An engine with its own keys, values and workspace. memory: bytes for keys and values; None: as in

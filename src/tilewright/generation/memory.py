@@ -48,6 +48,7 @@ class Declaring(Protocol):
     def sizes(self) -> Sizes: ...
     def memory(self, dtype: str, device: str = "cpu") -> Memory: ...
     def row_bytes(self, dtype: str, device: str = "cpu") -> int: ...
+    def operand_bytes(self, dtype: str) -> int: ...
     def writes_logits(self, dtype: str) -> bool: ...
 
 
@@ -149,9 +150,22 @@ def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | N
         Part("weights", weights, ALWAYS),
         Part("keys and values", slots * each, RUNNING),
         Part("workspace", workspace, RUNNING),
+        Part(
+            "captured graphs", captured_rows(prompts, slots, rows, lane) * config.operand_bytes(wanted.dtype), RUNNING
+        ),
     )
     attended = prompts.count * tokens * (mean + tokens / 2)  # number of keys that decoding reads
     return Declared(min(slots, prompts.count), steps, parts, float(steps * weights + attended * position))
+
+
+def captured_rows(prompts: Prompts, slots: int, rows: int, lane: int) -> int:
+    """Rows of the passes that are captured as CUDA graphs, whose operands have memory of their own.
+
+    Decode steps have the `lane` sequences of a lane. A prefill has `rows`; it is captured if a lane gets prompts of the
+    same lengths again. This is assumed if all prompts are equally long, and if they are more than the `slots`.
+    """
+    repeats = prompts.tokens == prompts.count * prompts.longest and prompts.count > slots
+    return rows if repeats else lane
 
 
 def drawing(vocabulary: int, lane: int) -> int:

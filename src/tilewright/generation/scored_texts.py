@@ -59,9 +59,11 @@ class Pieces(NamedTuple):
 
     def score(self) -> Score:
         """The score; call it when all are computed."""
-        ids = np.concatenate([one.tokens[one.start :] for one in self.wanted])
-        values = np.concatenate([one.logprobs for one in self.wanted])
-        greedy = all(one.greedy for one in self.wanted)
+        (first, *more), greedy = self.wanted, all(one.greedy for one in self.wanted)
+        ids, values = first.tokens[first.start :], first.logprobs
+        if more:
+            ids = np.concatenate([one.tokens[one.start :] for one in self.wanted])
+            values = np.concatenate([one.logprobs for one in self.wanted])
         return Score(ids.tolist(), values.tolist(), float(values.astype(np.float64).sum()), greedy, self.cut)
 
 
@@ -172,6 +174,8 @@ def checked(tokens: Tokens, vocabulary: int) -> str | list[int]:
     """A text, or a list of token ids. Raises UsageError for anything else."""
     if isinstance(tokens, str):
         return tokens
+    if type(tokens) is list and set(map(type, tokens)) == {int} and min(tokens) >= 0 and max(tokens) < vocabulary:
+        return tokens  # nearly all; an array would take three times as long
     array = np.asarray(tokens)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise UsageError(f"it is {array.dtype} of shape {array.shape}; a text or integer token ids (n,) are wanted")

@@ -11,6 +11,7 @@ another.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +29,7 @@ ROWS = {  # rows of a forward pass
     "cpu": 1536,  # enough for fast matrix products, few enough for the caches
     "cuda": 1 << 15,  # of GPT-2: a pass takes an H100 longer than the host needs to queue it
 }
+IN_FLIGHT = {"cpu": 0, "cuda": 2}  # passes that a GPU computes while the host prepares the next and stores earlier ones
 MAX_SLOTS = {"cpu": 256, "cuda": 2048}  # texts of a forward pass
 SHORTEST = 64  # positions of the smallest slots; each larger class has twice as many
 
@@ -36,17 +38,13 @@ SHORTEST = 64  # positions of the smallest slots; each larger class has twice as
 class Wanted:
     """Tokens to score. tokens: int64 (n,), of the context and the continuation, n > 1. start: index of the
     continuation, above 0. logprobs: float32 (n - start,), when computed. greedy: whether each token is the likeliest
-    one."""
+    one. failed: whether a log-probability is not finite."""
 
     tokens: np.ndarray
     start: int
     logprobs: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
     greedy: bool = False
-
-    @property
-    def failed(self) -> bool:
-        """True if a log-probability is not finite."""
-        return not np.isfinite(self.logprobs).all()
+    failed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +74,7 @@ class Scorer:
         self.rows = ROWS[model.backend.name]
         self.shares = "prefix-sharing" not in model.backend.without
         self.work = model.backend.workspace()
+        self.waiting: deque[Callable[[], None]] = deque()  # each stores the answers of a pass
         self.caches: list[Cache] = []
         self.length = 0
         self.after_pass: Callable[[], object] = lambda: None
@@ -91,6 +90,7 @@ class Scorer:
         finally:
             if self.caches:
                 self.model.attention.leave(self.caches)
+            self.waiting.clear()
             self.caches, self.before = [], None
 
     def score(self, block: Sequence[Wanted]) -> None:
@@ -102,13 +102,20 @@ class Scorer:
             while at < len(texts):
                 at += self.model.backend.halving(partial(self.pass_from, texts, at), self.rows)
                 self.after_pass()
+        self.store(0)
         for wanted in block:
             if wanted.failed:  # the bad value may come from the copied prefix, or from a neighbour in a panel of keys
                 self.before = None
                 text = Text(wanted.tokens[:-1].tolist(), [wanted])
                 self.allocate(slot_length(len(text.tokens), self.model.sizes.context), 1)
                 self.compute([text])
+                self.store(0)
                 self.before = None
+
+    def store(self, most: int) -> None:
+        """Wait for the oldest passes and store their answers, until so many are in flight."""
+        while len(self.waiting) > most:
+            self.waiting.popleft()()
 
     def pass_from(self, texts: Sequence[Text], at: int, rows: int) -> int:
         """One forward pass of the texts from `at` on; how many they are. rows: of the pass, at most."""
@@ -167,21 +174,30 @@ class Scorer:
         rows = self.model.attention.batch(*arrays, self.caches, np.array(spans, np.int64), kept=kept)
         hidden = self.model.forward(rows, self.work)
         self.before = before
-        self.answer(texts, hidden, np.cumsum(kept) - kept)
+        self.waiting.append(self.answers(texts, hidden, np.cumsum(kept) - kept))
+        self.store(IN_FLIGHT[self.model.backend.name])
 
-    def answer(self, texts: list[Text], hidden: Array, starts: np.ndarray) -> None:
-        """Store the log-probabilities of a pass. starts: the row of each text's first hidden state."""
-        pairs = [(wanted, int(start) + wanted.start - 1 - text.kept)
-                 for text, start in zip(texts, starts, strict=True) for wanted in text.wanted]  # fmt: skip
-        targets = [wanted.tokens[wanted.start :] for wanted, _ in pairs]
-        index = np.concatenate([np.arange(row, row + len(one)) for (_, row), one in zip(pairs, targets, strict=True)])
-        every = len(index) == len(hidden) and bool((index == np.arange(len(hidden))).all())
-        rows = hidden if every else hidden[self.model.backend.upload(index)]  # type: ignore[index]
-        values, greedy = self.model.logprobs(rows, np.concatenate(targets))
-        at = 0
-        for (wanted, _), one in zip(pairs, targets, strict=True):
-            part = slice(at, at + len(one))
-            wanted.logprobs, wanted.greedy, at = values[part].copy(), bool(greedy[part].all()), part.stop
+    def answers(self, texts: list[Text], hidden: Array, starts: np.ndarray) -> Callable[[], None]:
+        """Queue the log-probabilities of a pass; the returned call stores them. starts: the row of each text's first
+        hidden state."""
+        every = [wanted for text in texts for wanted in text.wanted]
+        first = [start + wanted.start - 1 - text.kept
+                 for text, start in zip(texts, starts.tolist(), strict=True) for wanted in text.wanted]  # fmt: skip
+        targets = [wanted.tokens[wanted.start :] for wanted in every]
+        counts = np.array([len(one) for one in targets])
+        offsets = np.cumsum(counts) - counts
+        index = np.repeat(np.array(first) - offsets, counts) + np.arange(counts.sum())
+        whole = len(index) == len(hidden) and bool((index == np.arange(len(hidden))).all())
+        rows = hidden if whole else hidden[self.model.backend.upload(index)]  # type: ignore[index]
+        computed = self.model.logprobs(rows, np.concatenate(targets))
+
+        def store() -> None:
+            values, greedy = computed()
+            likeliest, finite = (np.logical_and.reduceat(x, offsets).tolist() for x in (greedy, np.isfinite(values)))
+            for wanted, part, best, good in zip(every, np.split(values, offsets[1:]), likeliest, finite, strict=True):
+                wanted.logprobs, wanted.greedy, wanted.failed = part, best, not good
+
+        return store
 
 
 def window(items: Iterator[Wanted]) -> list[Wanted]:

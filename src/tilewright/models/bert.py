@@ -37,13 +37,14 @@ from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import Packed, matmul, prepare
 
-ROWS = {  # tokens of a pass, or one text
+ROWS = {  # tokens of a pass of a model of width WIDTH, or one text
     "cpu": 2048,  # all arrays between the layers of a BERT-base take 90 MiB then
     "cuda": 1 << 17,  # and 2 GiB in 16 bits; a pass takes an H100 longer than the host needs to queue it
 }
+WIDTH = 768
+MOST_ROWS = 1 << 18  # tokens of a pass of a narrower model on a GPU
 CACHED = 4  # texts of a pass, times tokens of the longest one, in ROWS: the size of the cache of keys and values
 IN_FLIGHT = {"cpu": 0, "cuda": 3}  # passes that a GPU computes while the host stores earlier results
-TOGETHER = 8192  # texts that are sorted by length together; a GPU computes them while the host sorts the next ones
 
 
 class Linear(NamedTuple):
@@ -72,8 +73,8 @@ class Layer(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Some texts, computed at once, in arrays of the device. ids: int64 (R,), the tokens of all of them. positions:
-    int64 (R,), each token's row in the table of positions. cache: for the keys and values of one layer at a time.
+    """Some texts, computed at once, in arrays of the device. ids: int32 (R,), the tokens of all of them. positions:
+    int32 (R,), each token's row in the table of positions. cache: for the keys and values of one layer at a time.
     bounds: int64 (n + 1,), row of the first token of each text, and R."""
 
     ids: Array
@@ -119,7 +120,7 @@ class Bert:
         self.tokenizer: Tokenizer | None = None
         self.vectors = TextVectors(EmbeddingModules(), config.hidden_size)  # `load` replaces this default
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.rows = ROWS[self.backend.name]
+        self.rows = pass_rows(config, self.backend.name)
         with self.backend.enough_memory("the GPU's memory does not hold the weights", "run on the CPU"):
             self.words = self.backend.array(weights["embeddings.word_embeddings.weight"])
             self.positions = self.backend.vector(position_table(weights, config.token_types))
@@ -279,15 +280,12 @@ class Bert:
                 index, part = waiting.popleft()
                 result[index] = part()
 
-        limits = Limits(self.config.context, self.config.vocab_size)
-        for start in range(0, len(texts), TOGETHER):
-            some = sorted_texts(texts[start : start + TOGETHER], limits, start)
-            for first, end in passes(some.lengths, rows, CACHED * rows):
-                chosen = some.order[first:end] + start
-                pairs = None if seconds is None else seconds[chosen]
-                found = run(self._pass(*some.part(first, end), pairs), work)
-                waiting.append((chosen, self.backend.fetch(found)))
-                store(IN_FLIGHT[self.backend.name])
+        every = sorted_texts(texts, Limits(self.config.context, self.config.vocab_size))
+        for first, end in passes(every.lengths, rows, CACHED * rows):
+            index, ids, lengths = every.part(first, end)
+            found = run(self._pass(ids, lengths, None if seconds is None else seconds[index]), work)
+            waiting.append((index, self.backend.fetch(found)))
+            store(IN_FLIGHT[self.backend.name])
         store(0)
         self.rows = rows
         return result
@@ -322,7 +320,7 @@ class Bert:
             typed = np.arange(R) - np.repeat(starts, lengths) >= np.repeat(pair, lengths)
             positions = positions + config.max_position_embeddings * typed  # of the half for type 1
         upload = self.backend.upload
-        return Pass(upload(ids.astype(np.int64)), upload(positions), cache, checked_spans(spans, cache, R),
+        return Pass(upload(ids), upload(positions.astype(np.int32)), cache, checked_spans(spans, cache, R),
                     upload(bounds), checked_spans(first, cache, n))  # fmt: skip
 
     def _first_rows(self, batch: Pass, work: Workspace) -> Array:
@@ -378,6 +376,12 @@ class Bert:
 
     def _normed(self, x: Array, norm: Norm) -> Array:
         return layernorm(x, norm.weight, norm.bias, eps=self.config.layer_norm_eps, out=x)
+
+
+def pass_rows(config: BertConfig, device: str) -> int:
+    """The largest number of tokens of a pass. A narrow model takes more on a GPU, because the host queues a pass in a
+    time that does not depend on its width."""
+    return ROWS[device] if device == "cpu" else min(ROWS[device] * WIDTH // config.hidden_size, MOST_ROWS)
 
 
 def position_table(weights: Mapping[str, np.ndarray], token_types: int = 1) -> np.ndarray:

@@ -233,7 +233,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     def row_bytes(self, dtype: str, device: str = "cpu") -> int:
         """Bytes of a row of a pass: x, its norm, queries, keys and values, attention's result, the layer in the middle.
 
-        On a GPU also the hidden states, and in float32 the limbs of the widest operand. On the CPU sums are float32.
+        On a GPU also the hidden states and `operand_bytes`. On the CPU sums are float32.
         """
         n = self.network
         C, W, tokens = n.width, n.inner, 4 * n.embedding if n.projects else 0
@@ -241,7 +241,12 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
             itemsize = 2 if dtype == "bfloat16" else 4
             return (12 + (4 + n.parallel) * itemsize) * C + itemsize * W + tokens
         itemsize = footprint.element_bytes(dtype)
-        return 4 * C + itemsize * ((6 + n.parallel) * C + W) + tokens + footprint.limbs(max(W, C), dtype)
+        return 4 * C + itemsize * ((6 + n.parallel) * C + W) + tokens + self.operand_bytes(dtype)
+
+    def operand_bytes(self, dtype: str) -> int:
+        """Bytes per row that a GPU needs, beside the buffers of a pass, to split operands into limbs; 0 in 16 bits."""
+        widths = [self.network.width, self.network.inner]  # operands in the order of a layer's products
+        return footprint.cached(footprint.limbs(width, dtype) for width in widths)
 
     def flops(self, prompts: Prompts, tokens: int, *, cached: bool = True) -> float:
         """Operations for prompts that get `tokens` new ones each: every position passes through every layer, and only

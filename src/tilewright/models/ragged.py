@@ -1,7 +1,7 @@
 """Texts of different lengths, one after the other without padding: checked, sorted by length, and cut into passes.
 
-A text's token ids are checked at once with those of all others. Where one does not fit, each text is checked alone, so
-that the error names it.
+Token ids are checked at once with those of a pass. Where one does not fit, each text is checked alone, so that the
+error names it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,56 +23,74 @@ class Limits(NamedTuple):
     vocabulary: int
 
 
-class Texts(NamedTuple):
-    """n texts, the shortest first. order: int64 (n,), index of each one in the caller's list. ids: int32 (tokens,), of
-    all of them. starts, lengths: int64 (n,), index of each one's first token, and its number of tokens."""
+class Part(NamedTuple):
+    """Some texts, the shortest first. chosen: int64 (n,), the index of each one in the caller's list. ids: int32
+    (tokens,), of all of them. lengths: int64 (n,), numbers of their tokens."""
 
-    order: np.ndarray
+    chosen: np.ndarray
     ids: np.ndarray
-    starts: np.ndarray
     lengths: np.ndarray
 
-    def part(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """(ids, lengths) of the texts from `first` on, before `end`."""
-        lengths = self.lengths[first:end]
-        begin = self.starts[first]
-        return self.ids[begin : begin + lengths.sum()], lengths
+
+class Texts(NamedTuple):
+    """n texts, whose ids are joined and checked part by part: a GPU computes one part while the host joins the next.
+
+    order: int64 (n,), index of each text in the caller's list, the shortest first. lengths: int64 (n,), ascending; they
+    may count tokens -1 at the end of a text.
+    """
+
+    texts: Sequence[ArrayLike] | np.ndarray
+    limits: Limits
+    order: np.ndarray
+    lengths: np.ndarray
+
+    def part(self, first: int, end: int) -> Part:
+        """The texts from `first` on, before `end`, in the order of their lengths. Raises UsageError."""
+        index, lengths = self.order[first:end], self.lengths[first:end]
+        ids = _joined(self.texts, index, lengths)
+        if ids.dtype.kind in "iu" and int(ids.min()) >= 0 and int(ids.max()) < self.limits.vocabulary:
+            return Part(index, ids.astype(np.int32, copy=False), lengths)
+        rows = {i: _checked(i, self.texts[i], self.limits) for i in sorted(index.tolist())}
+        lengths = np.array([len(rows[i]) for i in index], np.int64)
+        again = np.argsort(lengths, kind="stable")
+        ids = np.concatenate([rows[i] for i in index[again]])
+        return Part(index[again], ids.astype(np.int32), lengths[again])
 
 
-def sorted_texts(texts: Sequence[ArrayLike] | np.ndarray, limits: Limits, first: int = 0) -> Texts:
+def sorted_texts(texts: Sequence[ArrayLike] | np.ndarray, limits: Limits) -> Texts:
     """Token ids of n texts, int (tokens,) each, or (n, tokens); -1 at the end of a row is no token.
 
-    first: the number of the first one, in messages. Raises UsageError for a text of no tokens or too many, and for an
-    id outside the vocabulary.
+    Raises UsageError for a text of no tokens or too many; `Texts.part` does so for an id outside the vocabulary.
     """
-    ids, lengths = _together(texts)
-    if not _fit(ids, lengths, limits):
-        rows = [_checked(i, text, limits) for i, text in enumerate(texts, first)]
-        lengths = np.array([len(row) for row in rows], np.int64)
-        ids = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+    lengths = _lengths(texts)
+    if not len(lengths) or int(lengths.min()) < 1 or int(lengths.max()) > limits.context:
+        rows = [_checked(i, text, limits) for i, text in enumerate(texts)]
+        texts, lengths = rows, np.array([len(row) for row in rows], np.int64)
     order = np.argsort(lengths, kind="stable")
-    ordered, begins = lengths[order], (np.cumsum(lengths) - lengths)[order]
-    starts = np.cumsum(ordered) - ordered
-    index = np.repeat(begins - starts, ordered) + np.arange(len(ids))
-    return Texts(order, ids.astype(np.int32, copy=False)[index], starts, ordered)
+    return Texts(texts, limits, order, lengths[order])
 
 
-def _together(texts: Sequence[ArrayLike] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the ids of all texts, their lengths) of integer arrays; ([-1], [0]) if they are anything else."""
+def _lengths(texts: Sequence[ArrayLike] | np.ndarray) -> np.ndarray:
+    """int64 (n,), the tokens of each text; empty if the texts are not integers (n, tokens) or NumPy vectors."""
     if isinstance(texts, np.ndarray) and texts.ndim == 2 and texts.dtype.kind in "iu" and texts.size:
         found = texts != NO_TOKEN
         lengths = texts.shape[1] - np.argmax(found[:, ::-1], axis=1)
         lengths[~found.any(axis=1)] = 0
-        return texts[np.arange(texts.shape[1]) < lengths[:, None]], lengths
-    if len(texts) and all(isinstance(x, np.ndarray) and x.ndim == 1 and x.dtype.kind in "iu" for x in texts):
-        return np.concatenate(texts), np.fromiter(map(len, texts), np.int64, len(texts))
-    return np.array([NO_TOKEN]), np.zeros(1, np.int64)
+        return lengths
+    if set(map(type, texts)) == {np.ndarray} and {x.ndim for x in texts} == {1}:  # type: ignore[union-attr]
+        return np.fromiter(map(len, texts), np.int64, len(texts))  # type: ignore[arg-type]
+    return np.zeros(0, np.int64)
 
 
-def _fit(ids: np.ndarray, lengths: np.ndarray, limits: Limits) -> bool:
-    """True if no text has a wrong length, and no id is wrong."""
-    few, most = int(lengths.min()), int(lengths.max())
-    return few >= 1 and most <= limits.context and int(ids.min()) >= 0 and int(ids.max()) < limits.vocabulary
+def _joined(texts: Sequence[ArrayLike] | np.ndarray, index: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The ids of the texts with these indices and lengths, one text after the other; floats if a text has no
+    integers."""
+    if isinstance(texts, np.ndarray) and texts.ndim == 2:
+        return texts[index][np.arange(texts.shape[1]) < lengths[:, None]]
+    chosen = [texts[i] for i in index.tolist()]
+    if {x.dtype.kind for x in chosen} <= {"i", "u"}:  # type: ignore[union-attr]
+        return np.concatenate(chosen)
+    return np.zeros(1)
 
 
 def _checked(i: int, text: ArrayLike, limits: Limits) -> np.ndarray:

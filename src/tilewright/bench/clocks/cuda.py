@@ -1,7 +1,7 @@
 """The GPU's clock: CUDA events around a call, with a cold L2.
 
-The L2 is emptied by writing a buffer four times its size, eight times. Meanwhile the call is queued, so only the GPU's
-work is timed and not its launch.
+The L2 is emptied by writing a buffer four times its size, several times. Meanwhile the call is queued, so only the
+GPU's work is timed and not its launch.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from tilewright.errors import ResourceError
 from tilewright.formats.packages import install_command
 from tilewright.hardware import gpus, no_gpu
 
-FLUSHES = 8  # half a millisecond on an H200: longer than it takes to queue any call
+FLUSHES = 32  # two milliseconds on an H100: longer than it takes to queue any call. numba-cuda takes up to 1.3 ms for
+# a kernel with 125 weights as arguments; with 8 flushes a Gaussian of 0.13 ms seemed to take 0.2 to 0.7
 CPU_INSTEAD = "leave --device cuda out to measure the CPU"
 
 

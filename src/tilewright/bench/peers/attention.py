@@ -43,11 +43,11 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 def gpu(case, tensors: dict) -> dict[str, Call]:
     """PyTorch's fused attention with its default choice, and cuDNN's for long prompts in 16 bits; q, k and v in the
     layout that these prefer."""
-    if case.Q not in (1, case.T) or not case.causal:
+    if case.Q not in (1, case.T):
         return {}
     kind = getattr(torch, case.dtype)
     q, k, v = (tensors[name].to(kind).contiguous() for name in "qkv")  # (B, H, Q or T, D)
-    causal = case.Q > 1
+    causal = case.causal and case.Q > 1
 
     def chosen():
         return scaled_dot_product_attention(q, k, v, is_causal=causal)

@@ -75,6 +75,18 @@ JOBS = {
             "gpt2_accuracy": "bfloat16 against float32 on the same weights",
         },
     ),
+    "embed": Job(
+        "Embeddings",
+        "Encoders of the sizes of all-MiniLM-L6, DistilBERT and BERT with random weights, on movie reviews of real "
+        "lengths. Peers get the texts in sorted batches.",
+        {"embed": "End to end"},
+    ),
+    "score": Job(
+        "Scores",
+        "Log-probabilities of continuations by GPT-2 124M with random weights, beside PyTorch and the hf backend of "
+        "lm-evaluation-harness.",
+        {"score": "End to end"},
+    ),
     "dcgan": Job(
         "Images",
         "The course's DCGAN generator (64 x 64 pixels, random weights). PyTorch runs in both memory layouts at its "

@@ -19,7 +19,8 @@ from tilewright.ops.core.ladder import Ladder
 
 T = TypeVar("T")
 UNITS = {  # the unit of a job's rates
-    "sentiment": "sentences/s", "embed": "texts/s", "gpt2": "tokens/s", "dcgan": "images/s", "volumes": "planes/s",
+    "sentiment": "sentences/s", "embed": "texts/s", "gpt2": "tokens/s", "score": "texts/s", "dcgan": "images/s",
+    "volumes": "planes/s",
 }  # fmt: skip
 ABOVE = 1.03  # share of the limit; up to it an excess is the spread of both measurements
 WHY_ABOVE = (

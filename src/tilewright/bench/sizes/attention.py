@@ -1,6 +1,7 @@
 """The sizes at which the bench times attention, their random inputs, and their float64 results."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -74,18 +75,22 @@ def sizes() -> list[Case]:
 
 
 def device_sizes() -> list[Case]:
-    """Sizes on a GPU: a part of the course's prefill and decode, longer decoding, long prompts."""
+    """Sizes on a GPU: a part of the course's prefill and decode, longer decoding, long prompts, texts of an encoder."""
     shapes = [(1600, 12, 16, 16, "gpt2 prefill"), (1600, 12, 1, 20, "gpt2 decode")]
     longer = [(512, 12, 1, 150, "gpt2 decode, longer"), (8, 12, 1024, 1024, "gpt2 full context")]
     found = [(shape, "float32") for shape in shapes] + [(shape, "bfloat16") for shape in shapes + longer]
-    return [Case(B, H, Q, T, 64, dtype=dtype, label=label, device="cuda") for (B, H, Q, T, label), dtype in found]
+    texts = [(2048, 32, "encoder, short texts"), (128, 512, "encoder, long texts")]
+    encoder = [Case(B, 12, T, T, 64, False, "bfloat16", label, "cuda") for B, T, label in texts]
+    decoder = [Case(B, H, Q, T, 64, dtype=dtype, label=label, device="cuda") for (B, H, Q, T, label), dtype in found]
+    return decoder + encoder
 
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, for the bench and the tests.
 
-    Keys and values are already in the cache; a single query appends its own, as in decoding. In a 16-bit class q has
-    its dtype. The result is (B, H, Q, D), stored in the order of the rows; `out` should be stored in the same order.
+    Keys and values are already in the cache; a single query appends its own, as in decoding. The whole texts of an
+    encoder bring their keys and values, and nobody reads them again. In a 16-bit class q has its dtype. The result is
+    (B, H, Q, D), stored in the order of the rows; `out` should be stored in the same order.
     """
     import torch
 
@@ -99,6 +104,7 @@ def bind_tensors(case, inputs: dict, device: str = "cuda"):
     slots = torch.arange(B, dtype=torch.int32, device=device)
     positions = torch.full_like(slots, T - 1)
     last_k, last_v = (x.view(B, T, H * D)[:, -1] for x in (k, v))
+    brought: dict[str, Any] = {"new": (k, v), "keep": False} if Q == T and not case.causal else {}
 
     def call(out=None):
         rows = None if out is None else out.transpose(1, 2)
@@ -106,7 +112,7 @@ def bind_tensors(case, inputs: dict, device: str = "cuda"):
         if decode:
             found = append_and_attend(q, last_k, last_v, cache, slots, positions, longest=T, out=target)
         else:
-            found = attend(q, cache, spans, causal=case.causal, out=target)
+            found = attend(q, cache, spans, causal=case.causal, out=target, **brought)
         found = found.view(B, Q, H, D).transpose(1, 2)
         return found if out is None else out if target is not None else out.copy_(found)
 

@@ -65,7 +65,7 @@ def _on_gpu(case: spec.Case, against: tuple[str, ...], say: Say) -> list[Row]:
 
 def _on_cpu(case: spec.Case, against: tuple[str, ...], say: Say) -> list[Row]:
     subject, rung = climb.Subject(ladder, spec, case), ladder.choose(case.problem)
-    error, call = subject.checked(rung, subject.forced(rung.name))
+    error, call = subject.checked(rung, subject.bind())
     if not error <= 1:
         raise InternalError(
             f"conv3d.{rung.name} is off by {error:.3g} times its bound on {case.name}; nothing is reported"

@@ -78,7 +78,7 @@ def transformers(config: GPT2Config, weights: Weights, dtype: str, device: str =
 
     torch.set_num_threads(thread_count())
     start = time.perf_counter()
-    model = _torch_model(config, weights).to(device, getattr(torch, dtype))
+    model = torch_model(config, weights).to(device, getattr(torch, dtype))
 
     def generate(prompts: np.ndarray, tokens: int, batch: int, top_k: int = 1) -> np.ndarray:
         how, parts = {"do_sample": True, "top_k": top_k} if top_k > 1 else {"do_sample": False}, []
@@ -97,7 +97,7 @@ def transformers(config: GPT2Config, weights: Weights, dtype: str, device: str =
     return Engine("transformers", dtype, time.perf_counter() - start, generate, logits)
 
 
-def _torch_model(config: GPT2Config, weights: Weights) -> Any:
+def torch_model(config: GPT2Config, weights: Weights) -> Any:
     """A float32 model with copies of the tensors, in which no token ends a text."""
     import torch
     from transformers import GPT2Config as TheirConfig
@@ -160,7 +160,7 @@ class _Words:
 def _convert(config: GPT2Config, weights: Weights, folder: str) -> None:
     from ctranslate2.converters import TransformersConverter
 
-    model = _torch_model(config, weights)
+    model = torch_model(config, weights)
 
     class FromMemory(TransformersConverter):
         """The converter, for a model and a tokenizer that are already in memory."""

@@ -10,6 +10,7 @@ y = conv3d(x, weights)                                          # (C, D, H, W), 
 import functools
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,9 @@ def conv3d(
     size, or the number of threads, so a volume may be convolved in tiles.
     Raises UsageError naming the argument that does not fit, ResourceError if memory is too small for the result.
     """
+    repeated: Any = weights.memo.repeated(x, out, mode, cval, origin) if isinstance(weights, Packed) else None
+    if repeated is not None:
+        return repeated
     arguments = arguments_of(x)
     array: Any = arguments.take("conv3d", "x", x)
     if isinstance(weights, Packed):
@@ -93,7 +97,11 @@ def conv3d(
     whole = slice(None) if packed.channels else None
     if arguments is HOST:
         target: Any = result if out is None else arguments.target(result, array)
-        _run_on_host(rung, array[whole], packed, target[whole], window)
+        compute = partial(_run_on_host, rung, array[whole], packed, target[whole], window)
+        if array is x and target is result:
+            packed.memo.run(compute, x, result, mode, cval, origin)
+        else:
+            compute()
         return arguments.finish(x, result, target)
     data = packed.data if isinstance(packed.data, list) else [packed.data]
     for tensor in (one for one in data if hasattr(one, "device")):

@@ -1,11 +1,12 @@
 """Operands of a conv3d rung: weights in the rung's layout, and the index of each element under a window."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tilewright.ops.conv3d.memo import Memo
 from tilewright.ops.conv3d.problem import Problem
 
 
@@ -15,7 +16,7 @@ class Packed:
 
     rung: the rung's name. problem: the Problem it was chosen for. channels: True if volumes are (C, D, H, W), False
     for (D, H, W). weights: float32 (O, C, KD, KH, KW), or None where the rung needs the factors only. factors:
-    (wz, wy, wx) whose outer product is weights, or None. data: the rung's own layout, or None.
+    (wz, wy, wx) whose outer product is weights, or None. data: the rung's own layout, or None. memo: the last call.
     """
 
     rung: str
@@ -24,6 +25,7 @@ class Packed:
     weights: np.ndarray | None
     factors: tuple[np.ndarray, np.ndarray, np.ndarray] | None
     data: Any = None
+    memo: Memo = field(default_factory=Memo, repr=False)
 
     @property
     def sizes(self) -> tuple[int, int, int]:

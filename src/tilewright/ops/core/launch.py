@@ -71,9 +71,10 @@ def scratch(words: int) -> np.ndarray:
     return buffer
 
 
-def run_on_threads(kernel: Kernel, *args, tasks: int, words: int) -> None:
+def run_on_threads(kernel: Kernel, *args, tasks: int, words: int, drawn: bool = False) -> None:
     """Run `kernel(*args, scratch)` on min(tasks, threads) threads at once. `launch` adds the counter of tasks.
 
+    drawn: the kernel draws tasks from a counter, so threads that come too late need not run it.
     An error of the kernel's arithmetic, such as a division by zero, gets a note that names the kernel.
     """
     helpers, recorder = min(thread_count(), tasks) - 1, getattr(_local, "recorder", None)
@@ -83,7 +84,7 @@ def run_on_threads(kernel: Kernel, *args, tasks: int, words: int) -> None:
         elif helpers < 1:
             kernel(*args, scratch(words))
         else:
-            team().run(kernel, (*args, scratch(words)), helpers, words, spin_ns())
+            team().run(kernel, (*args, scratch(words)), helpers, words, spin_ns(), drawn=drawn)
     except ArithmeticError as error:
         error.add_note(f"raised inside the kernel {kernel.name}")
         raise
@@ -106,6 +107,11 @@ def recorded_by(recorder: Recorder) -> Iterator[None]:
         _local.recorder = None
 
 
+def is_recorded() -> bool:
+    """True if a recorder runs what this thread launches."""
+    return getattr(_local, "recorder", None) is not None
+
+
 def spin_ns() -> int:
     """How long helpers poll: not at all with more threads than cores, because polling takes another's time."""
     return SPIN_NS if thread_count() <= cpu().cores else 0
@@ -123,7 +129,7 @@ def launch(kernel: Kernel, *args, tasks: int, words: int, alone: bool = False) -
     if counter is None:
         counter = _local.tasks = zeros(LINE // 8, np.int64)[:2]
     counter[0], counter[1] = 0, tasks
-    run_on_threads(kernel, *args, counter, tasks=1 if alone else tasks, words=words)
+    run_on_threads(kernel, *args, counter, tasks=1 if alone else tasks, words=words, drawn=True)
 
 
 def team() -> Team:

@@ -15,6 +15,7 @@ from tilewright.ops.core.launch import spin_ns, team
 from tilewright.ops.core.memory import empty
 from tilewright.ops.core.team import (
     CODE,
+    DRAWN,
     INTEGERS,
     JOB_FRAME,
     KERNEL,
@@ -35,23 +36,29 @@ LAUNCH = ARGUMENTS + FRAME
 NO_TEAM = np.zeros(JOB_FRAME, np.int64)  # the control array of launches without helpers
 
 
+@simd.inline
+def run_recorded(control, launches, at, tasks):
+    """Run the launch that is recorded from word `at` on. control: the team's. tasks: the counter of its tasks."""
+    address, helpers = launches[at + ADDRESS], launches[at + HELPERS]
+    tasks[NEXT], tasks[COUNT] = 0, launches[at + TASKS]
+    if helpers:
+        control[KERNEL], control[INTEGERS], control[DRAWN] = address, launches[at + WORDS], 1
+        for word in range(FLOATS + launches[at + WORDS]):
+            control[JOB_FRAME + word] = launches[at + ARGUMENTS + word]
+        post(control, helpers)
+    code = call_frame(address, launches, at + ARGUMENTS, at + LAUNCH_RAISED)
+    collect(control, helpers)
+    propagate(code, launches[at + LAUNCH_RAISED])
+    for helper in range(helpers):
+        slot = SLOTS + helper * SLOT
+        propagate(control[slot + CODE], control[slot + RAISED])
+
+
 @simd.kernel(types.void(simd.COUNTERS, simd.COUNTERS, simd.TASKS), name="threads.replay")
 def run_again(control, launches, tasks):
     """Run launches in order. control: the team's. tasks: the counter of all these launches."""
     for at in range(0, launches.size, LAUNCH):
-        address, helpers = launches[at + ADDRESS], launches[at + HELPERS]
-        tasks[NEXT], tasks[COUNT] = 0, launches[at + TASKS]
-        if helpers:
-            control[KERNEL], control[INTEGERS] = address, launches[at + WORDS]
-            for word in range(FLOATS + launches[at + WORDS]):
-                control[JOB_FRAME + word] = launches[at + ARGUMENTS + word]
-            post(control, helpers)
-        code = call_frame(address, launches, at + ARGUMENTS, at + LAUNCH_RAISED)
-        collect(control, helpers)
-        propagate(code, launches[at + LAUNCH_RAISED])
-        for helper in range(helpers):
-            slot = SLOTS + helper * SLOT
-            propagate(control[slot + CODE], control[slot + RAISED])
+        run_recorded(control, launches, at, tasks)
 
 
 class Recording:

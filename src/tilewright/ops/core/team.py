@@ -8,12 +8,15 @@ All threads share one int64 array, the control array. It holds a header with the
 arguments, flattened to 64-bit words by `simd/frames.py`), and one slot per helper. A launch takes these steps:
 
 1. The launching thread writes the kernel's address and the frame, and sets the state of each helper to POSTED.
-2. Each helper copies the frame to its slot, puts its own scratch in the last argument, and calls the kernel.
+2. Each helper sets its state to RUNNING. It copies the frame to its slot, puts its own scratch in the last argument,
+   and calls the kernel.
 3. The launching thread calls the same kernel. The threads share the work by drawing tasks from the kernel's counter.
 4. Each helper sets its state back to WAITING. The launch returns when all have done so.
 
 A helper that has polled long enough sets its state from WAITING to ASLEEP and reads from its pipe, which blocks. A
-launch that finds it ASLEEP writes one byte to that pipe. Source: the waiting policies of OpenMP runtimes
+launch that finds it ASLEEP writes one byte to that pipe. When the launching thread finds no more task, it withdraws the
+job from each helper that is still POSTED, by setting its state to WAITING. So a short launch does not wait for a helper
+that wakes late. That helper then polls, and takes the next job. Source: the waiting policies of OpenMP runtimes
 (OMP_WAIT_POLICY, libomp's KMP_BLOCKTIME).
 """
 
@@ -30,8 +33,8 @@ from tilewright.ops.core.memory import LINE, zeros
 from tilewright.simd.frames import ARRAY, FLOATS, FRAME, call_frame, propagate, write_frame
 
 # the header: the kernel's address; the words of its frame that are no floats; how long helpers poll, in nanoseconds;
-# the exception of the launching thread; the frame
-KERNEL, INTEGERS, SPIN_NS, LAUNCHER_RAISED, JOB_FRAME = 0, 1, 2, 3, 16
+# the exception of the launching thread; 1 if the threads draw tasks, so that fewer threads do the same work; the frame
+KERNEL, INTEGERS, SPIN_NS, LAUNCHER_RAISED, DRAWN, JOB_FRAME = 0, 1, 2, 3, 4, 16
 SLOTS = JOB_FRAME + FRAME
 # a slot: the state, which has two cache lines to itself; the kernel's return code and exception; address and size of
 # the helper's scratch; both ends of its pipe; 1 once a thread serves the slot; two words for the clock; the frame
@@ -39,7 +42,7 @@ STATE, CODE, RAISED, SCRATCH, SCRATCH_SIZE, READ_END, WRITE_END, CLAIMED, CLOCK 
 OWN_FRAME = 32
 SLOT = OWN_FRAME + FRAME  # words
 MOST_HELPERS = 1024
-WAITING, POSTED, ASLEEP = 0, 1, 2  # states
+WAITING, POSTED, ASLEEP, RUNNING = 0, 1, 2, 3  # states
 POLLS = 64  # polls, about 40 ns each, between two reads of the clock, where the thread also yields its core
 PREEMPTED_NS = 50_000  # more than this between two reads of the clock: another thread had this core meanwhile
 PATIENCE = 1 << 14  # polls of a launch for one helper to finish, before it sleeps between polls
@@ -61,10 +64,13 @@ def _now_ns(control, slot):
 
 @simd.inline
 def _await_job(control, slot):
-    """Return when the slot's state is POSTED: poll for SPIN_NS, then sleep. Sleep at once if other threads want this
-    core."""
+    """Return when this helper has taken a job: the slot's state was POSTED, and is RUNNING. Poll for SPIN_NS, then
+    sleep. Sleep at once if other threads want this core."""
     polls, first, previous = 0, 0, 0
-    while simd.load_acquire(control, slot + STATE) != POSTED:
+    while True:
+        posted = simd.load_acquire(control, slot + STATE) == POSTED
+        if posted and simd.compare_exchange(control, slot + STATE, POSTED, RUNNING):
+            return
         simd.relax()
         polls += 1
         if polls % POLLS:
@@ -78,6 +84,7 @@ def _await_job(control, slot):
             while simd.load_acquire(control, slot + STATE) == ASLEEP:
                 if _read(np.int32(control[slot + READ_END]), control.ctypes.data + 8 * (slot + CLOCK), 1) < 1:
                     _sleep(np.uint32(1000))  # a signal interrupted the read, or the process has closed the pipe
+            polls, first = 0, 0
 
 
 @simd.inline
@@ -93,10 +100,14 @@ def post(control, helpers):
 
 @simd.inline
 def collect(control, helpers):
-    """Return when all helpers have finished: until then the kernel writes to the caller's memory."""
+    """Return when all helpers have finished: until then the kernel writes to the caller's memory. If threads draw
+    tasks, all are drawn now, so the job is withdrawn from helpers that have not taken it."""
     for helper in range(helpers):
-        polls = 0
-        while simd.load_acquire(control, SLOTS + helper * SLOT + STATE) == POSTED:
+        polls, slot = 0, SLOTS + helper * SLOT
+        if control[DRAWN] and simd.compare_exchange(control, slot + STATE, POSTED, WAITING):
+            control[slot + CODE] = 0
+            continue
+        while simd.load_acquire(control, slot + STATE) % 2:  # POSTED or RUNNING
             simd.relax()
             polls += 1
             if polls > PATIENCE:
@@ -162,12 +173,16 @@ class Team:
         self.most = MOST_HELPERS  # fewer once the system has refused a thread
         self.lock = threading.RLock()  # the control array holds one job at a time
 
-    def run(self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin_ns: int) -> None:
+    def run(
+        self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin_ns: int, *, drawn: bool = True
+    ) -> None:
         """Run kernel(*args) here and on helpers, each with `words` float32 of its own as the last argument.
 
-        spin_ns: how long a helper then polls for the next kernel. Raises what the kernel raised here, otherwise what it
-        raised on the first helper that failed; MemoryError or OSError if a helper cannot get memory or a pipe. If the
-        system refuses a thread, fewer helpers run: the bits of a task's result do not depend on who computes it.
+        spin_ns: how long a helper then polls for the next kernel. drawn: the threads draw tasks from a counter, so a
+        helper need not run the kernel if it comes too late; otherwise every helper runs it. If the system refuses a
+        thread, fewer helpers run: the bits of a task's result do not depend on who computes it. Raises what the kernel
+        raised here, otherwise what it raised on the first helper that failed; MemoryError or OSError if a helper cannot
+        get memory or a pipe.
         """
         helpers, address = min(helpers, self.most), kernel.address
         with self.lock:
@@ -178,7 +193,7 @@ class Team:
             except RuntimeError:  # no more threads
                 helpers = self.most = min(len(self.scratches), helpers)
                 self.make_ready(helpers, words)
-            self.control[SPIN_NS] = spin_ns
+            self.control[SPIN_NS], self.control[DRAWN] = spin_ns, drawn
             launcher(self.control, helpers, address, args)
 
     def make_ready(self, helpers: int, words: int) -> None:

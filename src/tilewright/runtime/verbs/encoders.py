@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.backends.footprint import ALWAYS, PREPARING, RUNNING, Part
 from tilewright.errors import InputError
-from tilewright.models.bert import ROWS
+from tilewright.models.bert import pass_rows
 from tilewright.models.bert_config import BertConfig
 from tilewright.runtime.inputs import Sizing
 from tilewright.runtime.load import has_tokenizer
@@ -39,11 +39,11 @@ def encoder_sizing(config: BertConfig, device: str, batch: int) -> Sizing:
     return Sizing(records, max(16, records // 4))
 
 
-def rows_of(device: str, batch: int, lengths: np.ndarray) -> int:
+def rows_of(config: BertConfig, device: str, batch: int, lengths: np.ndarray) -> int:
     """Tokens of the largest pass. batch: texts. lengths: tokens of a sample of texts."""
     if not len(lengths):
         return 0
-    return max(int(lengths.max()), min(ROWS[device], math.ceil(batch * lengths.mean())))
+    return max(int(lengths.max()), min(pass_rows(config, device), math.ceil(batch * lengths.mean())))
 
 
 def encoder_on_gpu(
@@ -51,7 +51,7 @@ def encoder_on_gpu(
 ) -> tuple[Part, ...]:
     """Memory of a worker's GPU, which has `memory` bytes; other parameters as for `encoder_memory`. Raises
     ResourceError if it does not suffice."""
-    return config.on_gpu(job.dtype, max(rows_of(job.device, batch, lengths), 1), memory)
+    return config.on_gpu(job.dtype, max(rows_of(config, job.device, batch, lengths), 1), memory)
 
 
 def encoder_memory(
@@ -60,7 +60,7 @@ def encoder_memory(
     """Memory of a worker besides the program. mapped: the weights. lengths, words: of a sample of texts, the tokens of
     each, and the number of different ones."""
     memory, longest = config.memory(job.dtype), int(lengths.max(initial=0))
-    rows = rows_of(job.device, batch, lengths)
+    rows = rows_of(config, job.device, batch, lengths)
     rest = sum(array.nbytes for name, array in mapped.items() if name != WORDS)
     table = min(mapped[WORDS].nbytes, words * max(4 * config.hidden_size, PAGE) + PAGE)
     compiled = is_compiled("attention*", "embedding*", "layernorm*")

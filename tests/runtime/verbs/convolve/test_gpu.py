@@ -14,7 +14,7 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.runtime import fingerprint, start
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, memory, slabs
+from tilewright.runtime.verbs.convolve import ConvolveJob, convolve, memory, slabs, task
 from tilewright.runtime.verbs.convolve.kernels import kernel_of
 
 torch = pytest.importorskip("torch")
@@ -69,6 +69,25 @@ def test_bits_depend_neither_on_tiles_nor_on_slabs(monkeypatch):
     report = run("tiles.npy")
     assert report.tiles == (54 if ON_GPU else 4)
     assert np.load("whole.npy").tobytes() == np.load("tiles.npy").tobytes()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_little_work_is_told_to_be_faster_on_the_cpu(device):
+    work = f"{int(np.prod(SHAPE)) * 18:,} multiplications are few for a GPU, which takes seconds to start. "
+    assert (work + "Use --device cpu: it is faster" in told(device)) == (device == "cuda")
+
+
+def test_much_work_is_not(monkeypatch):
+    monkeypatch.setattr(task, "LITTLE", int(np.prod(SHAPE)) * 18)
+    assert not any("--device cpu" in line for line in told("cuda"))
+
+
+def told(device):
+    """The lines of a job's checks."""
+    lines = []
+    job = ConvolveJob("v.npy", "k.npy", "out.npy", settings=Settings(device=device))
+    task.task_of(job, lines.append).close()
+    return lines
 
 
 def test_a_gpu_computes_in_float32():

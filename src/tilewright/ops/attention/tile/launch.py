@@ -20,6 +20,7 @@ from tilewright.ops.attention.tile.records import (
     RowSizes,
     Targets,
 )
+from tilewright.ops.gemm.tile.start import forms, start
 
 LOG2E = math.log2(math.e)
 PROGRAMS = 4096  # least programs of a decode step: about three times as many as an H200 runs side by side
@@ -108,12 +109,12 @@ def attend_directly(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: 
     sizes = RowSizes(cache.heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
     shapes = [(Shape(BM, BM, BM // 16, 1), True, tiles) for BM, _, tiles in spans.whole_tiles]
     shapes += [(*shape_for(cache, BM, longest), tiles) for BM, longest, tiles in spans.other_tiles]
+    rows, unused = Rows(q, k, v), Cache(cache.keys, cache.values)
     for s, short, tiles in shapes:
-        direct.attend[(cache.heads * len(tiles),)](
-            Rows(q, k, v), Cache(cache.keys, cache.values), out, tiles, sizes, options.scale * LOG2E,
-            Block(s.BM, s.BN, cache.D, padded(cache.D)), Form(options.causal, short),
-            num_warps=s.warps, num_stages=s.stages,
-        )  # fmt: skip
+        block, form = Block(s.BM, s.BN, cache.D, padded(cache.D)), Form(options.causal, short)
+        key = ("attend_directly", q.device, *forms((*rows, *unused, out, tiles), sizes), s, block, form)
+        arguments = rows, unused, out, tiles, sizes, options.scale * LOG2E, block, form
+        start(direct.attend, key, (cache.heads * len(tiles), 1), arguments, num_warps=s.warps, num_stages=s.stages)
 
 
 def attend_whole(q, cache: DeviceCache, tables, options: AttendOptions, out) -> None:

@@ -209,10 +209,11 @@ def plan_for(problem: Problem, border: Border, sizes: tuple[int, int, int], half
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, half: int = 0) -> None:
     """out (O, D, H, W) of x (C, D, H, W), float32. half: the number of planes of products that are sums of two."""
     problem, lanes = weights.problem, cpu().lanes
-    kernel, maps, job, tasks, words = plan_for(problem, border, out.shape[1:], half, thread_count(), lanes)
+    alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ONE_THREAD
+    threads = 1 if alone else thread_count()
+    kernel, maps, job, tasks, words = plan_for(problem, border, out.shape[1:], half, threads, lanes)
     shift, stream = tiles.streaming(out, lanes)
     job = job._replace(shift=shift, stream=int(stream))
-    alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ONE_THREAD
     launch(kernel, x, weights.data, maps, border.cval, out, job, tasks=tasks, words=words, alone=alone)
 
 

@@ -91,19 +91,22 @@ def pad_of(problem: Problem, rows: int, left: int) -> int:
 
 
 def tiling(problem: Problem, sizes: tuple[int, int, int], planes: int, rows: int, threads: int) -> Tiling:
-    """Tiles of up to four blocks of `rows` rows. Their `planes` planes in scratch fill at most half of L2."""
+    """Tiles of up to four blocks of `rows` rows. Their `planes` planes in scratch fill at most half of L2.
+
+    A small volume has tiles of fewer blocks, if otherwise there were fewer tasks than threads.
+    """
     (D, H, W), lanes = sizes, cpu().lanes
-    words = (cpu().l2 or L2) // 2 // 4
+    words, most = (cpu().l2 or L2) // 2 // 4, max(1, D // (8 * problem.KD))
     for blocks, widest in ((4, WIDEST), (2, WIDEST), (1, WIDEST), (1, 256), (1, 128), (1, 64)):
         pieces = -(-W // widest)
         XT = -(-W // (pieces * lanes)) * lanes
         strips = -(-H // (blocks * rows))
         YT = -(-H // (strips * rows)) * rows
         pitch, high = pitch_of(XT, problem.KW, lanes), YT + problem.KH - 1
-        if planes * high * pitch <= words:
+        if planes * high * pitch <= words and (strips * pieces * most >= threads or blocks == 1):
             break
     tiles = strips * pieces
-    cuts = max(1, min(-(-TASKS * threads // tiles), D // (8 * problem.KD)))
+    cuts = min(-(-TASKS * threads // tiles), most)
     return Tiling(-(-D // cuts), YT, XT, pitch, high)
 
 

@@ -9,15 +9,18 @@ from tilewright.errors import Refused, UsageError
 from tilewright.ops.conv3d.operands import Packed, Window
 from tilewright.ops.conv3d.simt import cubes, naive, shared
 from tilewright.ops.conv3d.simt.border import CODES, CONSTANT
+from tilewright.ops.conv3d.simt.forms import QUAD, ColumnForm, Form
 from tilewright.ops.conv3d.simt.limits import MOST_PLANES, MOST_TAPS, TILE, March, Tile, cube_refusal, halo_bytes
 from tilewright.ops.conv3d.simt.march import march
 from tilewright.ops.conv3d.simt.separable import separable
-from tilewright.ops.conv3d.simt.window import QUAD, Form
+from tilewright.ops.core.gpu.limits import SHARED_LIMIT
 from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.core.gpu.tensors import multiprocessors
 
 LANES, THREADS = 16, 128  # marching blocks: 16 quads of a row, and 8 threads down
-REGISTERS = 65536  # registers of a multiprocessor
+TILES = (4, 16, 3), (4, 8, 3), (4, 8, 2)  # of `separable`: rows and lanes, and planes in shared memory
+REGISTERS, CORES = 65536, 128  # of a multiprocessor
+LATENCY = 1700  # cycles that a block waits for a plane's loads and for its own warps (fits times of an H100)
 FUSED = 17  # taps along z whose sums fit in a thread's registers
 STRAIGHT = 1400  # multiply-adds in a loop: K 7 took 1.8 ms with 1,372 on an H200 and 2.5 with 2,744 (512^3)
 MOST_A_PLANE = 2**31 - 1  # elements: offsets have 32 bits
@@ -118,11 +121,18 @@ def factors_of(weights: Packed, device=None) -> list[tuple]:
     return [tuple(np.concatenate(vectors)) for vectors in ((wz, wy, wx), (one, wy, wx), (wz,))]
 
 
-def separable_form(sizes: tuple[int, int, int], window: Window) -> Form:
-    """The form of `separable` for factors of these sizes."""
-    KD, _, _ = sizes
-    rows = 4 if KD <= 3 else 2 if KD <= 9 else 1
-    return Form(sizes, -window.first[2] % QUAD, rows, LANES, THREADS, 128 if KD <= 5 else 168)
+def separable_form(sizes: tuple[int, int, int], window: Window) -> ColumnForm:
+    """The form of `separable` for factors of these sizes: the first tile that fits in shared memory.
+
+    Many sums need many registers, and then blocks of fewer threads fill a multiprocessor better.
+    """
+    (KD, _, _), lead = sizes, -window.first[2] % QUAD
+    if KD <= 9:
+        threads, registers, tiles = 256, 80 if max(sizes) <= 17 else 96, TILES
+    else:
+        threads, registers, tiles = 128, 128 if KD <= 13 else 168, TILES[1:]
+    forms = [ColumnForm(sizes, lead, rows, lanes, threads, registers, stages=stages) for rows, lanes, stages in tiles]
+    return next((form for form in forms if form.shared <= SHARED_LIMIT), forms[-1])
 
 
 def march_on(create, form: Form, arrays: tuple, weights: tuple, window: Window) -> None:
@@ -156,12 +166,17 @@ def widened(x, before: int, width: int, window: Window):
 
 
 def chunk(form: Form, tiles: int, planes: int) -> int:
-    """Planes of out per block, for the least estimated time. Blocks that exceed the slots run in further waves."""
-    slots = multiprocessors() * max(1, REGISTERS // (form.registers * form.threads))
-    halo, best, cost = form.sizes[0] - 1, planes, float("inf")
+    """Planes of out per block, for the least estimated time. Blocks that exceed the slots run in further waves.
+
+    The blocks of a multiprocessor share its arithmetic, but not the time that each of them waits for loads.
+    """
+    count, halo, best, cost = multiprocessors(), form.sizes[0] - 1, planes, float("inf")
+    slots, cycles = max(1, REGISTERS // (form.registers * form.threads)), form.work * form.threads // CORES
     for pieces in range(1, min(planes, 64) + 1):
         length = -(-planes // pieces)
-        waves = -(-tiles * -(-planes // length) // slots)
-        if waves * (length + halo) < cost:
-            best, cost = length, waves * (length + halo)
+        blocks = tiles * -(-planes // length)
+        waves, together = -(-blocks // (count * slots)), min(slots, -(-blocks // count))
+        estimate = waves * (length + halo) * math.hypot(together * cycles, LATENCY)
+        if estimate < cost:
+            best, cost = length, estimate
     return max(best, -(-planes // LINES))

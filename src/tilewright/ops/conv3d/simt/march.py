@@ -5,8 +5,9 @@ from functools import cache
 from numba import cuda, float32, int32
 
 from tilewright.ops.conv3d.simt.border import CONSTANT
+from tilewright.ops.conv3d.simt.forms import QUAD, Form
 from tilewright.ops.conv3d.simt.planes import base_of, edges_for, offsets_for, writer_for
-from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, step_for, store_tile_for
+from tilewright.ops.conv3d.simt.window import gather_for, step_for, store_tile_for
 from tilewright.ops.core.gpu.registers import ALIGNMENT
 from tilewright.ops.core.gpu.simt import kernel_of
 

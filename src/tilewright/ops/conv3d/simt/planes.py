@@ -9,7 +9,8 @@ from functools import cache
 from numba import cuda, int32, int64
 
 from tilewright.ops.conv3d.simt.border import source_index
-from tilewright.ops.conv3d.simt.window import QUAD, Form
+from tilewright.ops.conv3d.simt.copies import NONE, OUTSIDE
+from tilewright.ops.conv3d.simt.forms import QUAD, Form
 from tilewright.ops.core.gpu.registers import ZERO, add4, load, load4, store, store4
 from tilewright.ops.core.gpu.simt import inline
 
@@ -23,19 +24,21 @@ def base_of(at, D, plane, mode):
 
 @cache
 def offsets_for(form: Form, count: int):
-    """offsets(top, left, H, P, mode): int32 offsets of a thread's first `count` quads in a plane (H, P); -1 if there is
-    none.
+    """offsets(top, left, H, P, mode): int32 offsets of a thread's first `count` quads in a plane (H, P); OUTSIDE beyond
+    the border, NONE beyond the tile.
 
     top, left: row and column of x where the tile with its halo starts.
     """
-    across, height = form.across, form.tile[0] + form.sizes[1] - 1
+    across, height = form.across, form.height
     skipped = (count - 1) * form.threads
 
     @inline
     def last(top, left, H, P, mode):
         quad = cuda.threadIdx.x + skipped
         y, at = source_index(top + quad // across, H, mode), left + quad % across * QUAD
-        return int32(y * P + at if quad < height * across and y >= 0 and 0 <= at <= P - QUAD else -1)
+        if quad >= height * across:
+            return int32(NONE)
+        return int32(y * P + at if y >= 0 and 0 <= at <= P - QUAD else OUTSIDE)
 
     if count == 1:
 
@@ -110,6 +113,28 @@ def writer_for(rows: int, adds: bool = False):
             rows_left, columns_left = remaining
             if rows_left >= rows:
                 put(out, at + (rows - 1) * pitch, columns_left, pitch % QUAD == 0, values[end:])
+
+    return write
+
+
+@cache
+def column_writer_for(rows: int):
+    """write(out, at, pitch, rows_left, values): store a value in each of the first `rows_left` of `rows` rows, `pitch`
+    elements apart. at: offset of the first one."""
+    above, own = column_writer_for(rows - 1) if rows > 1 else None, rows - 1
+
+    @inline
+    def last(out, at, pitch, rows_left, values):
+        if rows_left >= rows:
+            store(out, at + own * pitch, values[own])
+
+    if above is None:
+        return last
+
+    @inline
+    def write(out, at, pitch, rows_left, values):
+        above(out, at, pitch, rows_left, values)
+        last(out, at, pitch, rows_left, values)
 
     return write
 

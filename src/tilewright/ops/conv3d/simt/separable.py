@@ -5,33 +5,48 @@ from functools import cache
 from numba import cuda, float32, int32
 
 from tilewright.ops.conv3d.simt.border import CONSTANT
-from tilewright.ops.conv3d.simt.planes import base_of, edges_for, offsets_for, writer_for
-from tilewright.ops.conv3d.simt.window import QUAD, Form, gather_for, line_for, separable_step_for, store_tile_for
-from tilewright.ops.core.gpu.registers import ALIGNMENT, store4
-from tilewright.ops.core.gpu.simt import kernel_of
+from tilewright.ops.conv3d.simt.columns import column_step_for, pair_for
+from tilewright.ops.conv3d.simt.copies import blank_for, copy_for, landed_for
+from tilewright.ops.conv3d.simt.forms import PAIR, QUAD, SIDE, ColumnForm
+from tilewright.ops.conv3d.simt.planes import base_of, column_writer_for, edges_for, offsets_for
+from tilewright.ops.core.gpu.registers import ALIGNMENT
+from tilewright.ops.core.gpu.simt import inline, kernel_of
+
+
+def _fetch_for(form: ColumnForm):
+    """fetch(tile, at, x, plane, offsets, mode, fill): start to copy a plane of x to element `at` of the tile, or the
+    border's values if it is outside of x."""
+    copy, blank = copy_for(form), blank_for(form)
+
+    @inline
+    def fetch(tile, at, x, plane, offsets, mode, fill):
+        base = base_of(plane, x.shape[0], x.shape[1] * x.shape[2], mode)
+        if base >= 0:
+            copy(tile, at + QUAD * cuda.threadIdx.x, x, base, offsets, fill)
+        else:
+            blank(tile, at + QUAD * cuda.threadIdx.x, offsets, fill)
+
+    return fetch
 
 
 @cache
-def separable(form: Form):
+def separable(form: ColumnForm):
     """kernel(x (D, H, P), out, factors, first, chunk, modes, fill): `march` for a kernel that is an outer product.
 
-    factors: wz, wy and wx in one tuple. Rows of a plane are convolved along x once, from one buffer in shared memory to
-    another. A thread sums those along y, and adds the result to KD unfinished sums along z. An output takes KW + KH +
-    KD products, and a few for the halo. It is slower than `march` where KH * KW is small: each plane needs one more
-    barrier.
+    factors: wz, wy and wx in one tuple. A thread convolves a piece of a column of `lines` along y, and adds the result
+    to KD unfinished sums along z. It is slower than `march` where KH * KW is small: a plane needs one more barrier.
     """
-    KD, (BY, BX), lanes, rows = form.sizes[0], form.tile, form.lanes, form.rows
-    stage, pitch, wide = form.shares * form.threads * QUAD, form.across * QUAD, BX + form.sizes[2] - 1
-    finished, zeros, threads = (KD - 1) * rows * QUAD, (float32(0),) * form.sums, form.threads
-    quads_of_lines = (BY + form.sizes[1] - 1) * lanes
-    line_elements = quads_of_lines * QUAD
-    offsets, write, lead = offsets_for(form, form.shares), writer_for(rows, form.adds), form.lead
+    (KD, _, KW), (BY, BX), rows, stage, stages = form.sizes, form.tile, form.rows, form.stage, form.stages
+    ring, last, wide, high, pitch = stages * stage, KD - 1, BX + KW - 1, form.height, form.across * QUAD
+    line_elements, finished, zeros = high * BX, last * rows, (float32(0),) * form.sums
+    sides, pairs, threads = form.sides, form.pairs, form.threads
+    offsets, write, lead = offsets_for(form, form.shares), column_writer_for(rows), form.lead
     edge_offsets, fetch_edge, put_edge = edges_for(form)
-    gather, store_tile, line, step = gather_for(form), store_tile_for(form), line_for(form), separable_step_for(form)
+    (commit, wait), fetch, pair, step = landed_for(form), _fetch_for(form), pair_for(form), column_step_for(form)
 
     @kernel_of(form.registers)
     def convolve(x, out, factors, job, fill):
-        tile = cuda.shared.array(stage, float32, alignment=ALIGNMENT)
+        tile = cuda.shared.array(ring, float32, alignment=ALIGNMENT)
         lines = cuda.shared.array(line_elements, float32, alignment=ALIGNMENT)
         (D, H, P), (planes, height, width) = x.shape, out.shape
         thread, across = cuda.threadIdx.x, (width + BX - 1) // BX
@@ -41,27 +56,37 @@ def separable(form: Form):
         corner = top - y_before, left - x_before
         at_edge = row_mode != CONSTANT and (start < 0 or start + wide > P)
         quad_offsets = offsets(top - y_before, left - x_before, H, P, mode)
-        row, column = thread // lanes * rows, thread % lanes * QUAD
-        at, sums = row * BX + column, zeros
-        base = base_of(z - z_before, D, H * P, mode)
         edges = edge_offsets(corner, x_before - lead, H, P, row_mode, at_edge)
-        quads, beyond = gather(x, base, quad_offsets), fetch_edge(x, base, edges)
-        y, column = top + row, left + column
-        remaining, target = (int32(height - y), int32(width - column)), (z * height + y) * width + column
-        for p in range(min(job.chunk, planes - z) + KD - 1):
-            store_tile(tile, QUAD * thread, quads, base, quad_offsets, fill)
+        length, first, now, sums = min(job.chunk, planes - z), z - z_before, 0, zeros
+        beyond = fetch_edge(x, base_of(first, D, H * P, mode), edges)
+        row, column = thread // BX * rows, thread % BX
+        even, odd = row * BX + column, row * BX + (column ^ QUAD)
+        target = (z * height + top + row) * width + left + column
+        rows_left = int32(height - top - row if left + column < width else 0)
+        for p in range(stages - 1):
+            fetch(tile, p * stage, x, first + p, quad_offsets, mode, fill)
+            commit()
+        for p in range(length + last):
+            wait()
             cuda.syncthreads()
             if at_edge:
-                put_edge(tile, 0, edges, beyond)
+                put_edge(tile, now, edges, beyond)
                 cuda.syncthreads()
-            base = base_of(z - z_before + p + 1, D, H * P, mode)
-            quads, beyond = gather(x, base, quad_offsets), fetch_edge(x, base, edges)
-            for quad in range(thread, quads_of_lines, threads):
-                store4(lines, quad * QUAD, line(tile, quad // lanes * pitch + quad % lanes * QUAD, factors))
+                beyond = fetch_edge(x, base_of(first + p + 1, D, H * P, mode), edges)
+            if p + stages <= length + last:
+                fetch(tile, (now if now > 0 else ring) - stage, x, first + p + stages - 1, quad_offsets, mode, fill)
+            commit()
+            for i in range(pairs):
+                task = thread + i * threads
+                line = task // (2 * SIDE * sides) * 2 + task // SIDE % 2
+                at = (task // (2 * SIDE) % sides * SIDE + task % SIDE) * PAIR
+                if line < high:
+                    pair(tile, now + line * pitch + at, lines, line * BX + at, line % 2 * QUAD, factors)
             cuda.syncthreads()
-            sums = step(sums, lines, at, factors)
-            if p >= KD - 1:
-                write(out, target, width, remaining, sums[finished:])
+            sums = step(sums, lines, even, odd, factors)
+            now = now + stage if now + stage < ring else 0
+            if p >= last:
+                write(out, target, width, rows_left, sums[finished:])
                 target += height * width
 
     return convolve

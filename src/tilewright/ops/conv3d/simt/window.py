@@ -5,64 +5,19 @@ and sums are tuples of float32 with compile-time indices only, so the compiler c
 function has two versions: LLVM IR for the GPU, and NumPy for numba-cuda's simulator. Both round a multiply-add once.
 
 Shapes: a tile is a flat array in shared memory, one plane of x with its halo; offsets count its elements. `sums` is
-(KD, rows, QUAD) flattened: the last rows * QUAD are finished first. `factors` is wz, wy and wx in one
-tuple. On large volumes memory is the limit for K = 3, and multiply-adds from K = 5 on (see the README).
+(KD, rows, QUAD) flattened: the last rows * QUAD are finished first. On large volumes memory is the limit for K = 3, and
+multiply-adds from K = 5 on (see the README).
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from numba import config
 
-QUAD = 4  # elements in 16 bytes, and outputs of a thread along x
-
-
-@dataclass(frozen=True)
-class Form:
-    """Compile-time parameters of a kernel whose blocks march along z, plane by plane.
-
-    sizes: (KD, KH, KW) of the weights. lead: elements of a window's first quad that are before the window. rows: rows
-    of outputs per thread. lanes: threads along x. threads: threads per block. registers: limit of registers per thread.
-    adds: True if the kernel adds its results to out, False if it overwrites out.
-    """
-
-    sizes: tuple[int, int, int]
-    lead: int
-    rows: int
-    lanes: int
-    threads: int
-    registers: int
-    adds: bool = False
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """(rows, columns) of the outputs of a block in one plane."""
-        return self.threads // self.lanes * self.rows, self.lanes * QUAD
-
-    @property
-    def quads(self) -> int:
-        """Quads that cover one row of all windows of a thread."""
-        return -(-(self.lead + QUAD + self.sizes[2] - 1) // QUAD)
-
-    @property
-    def across(self) -> int:
-        """Quads in one row of the tile, halo included."""
-        return self.lanes + self.quads - 1
-
-    @property
-    def shares(self) -> int:
-        """Quads of the tile that each thread loads, rounded up."""
-        return -(-(self.tile[0] + self.sizes[1] - 1) * self.across // self.threads)
-
-    @property
-    def sums(self) -> int:
-        """Sums of a thread: KD for each of its outputs in one plane."""
-        return self.sizes[0] * self.rows * QUAD
-
+from tilewright.ops.conv3d.simt.forms import QUAD
 
 if config.ENABLE_CUDASIM:
 
-    def _fma(sums, weight, elements):
+    def fma_once(sums, weight, elements):
+        """sums + weight x elements, float32, rounded once."""
         return (sums.astype(np.float64) + np.float64(weight) * elements.astype(np.float64)).astype(np.float32)
 
     def taps_for(sizes, extents):
@@ -74,7 +29,7 @@ if config.ENABLE_CUDASIM:
             total = np.float32(0)
             for i, (a, b, t) in enumerate(np.ndindex(sizes)):
                 element = tile[at + (a * rows + b) * columns + t]
-                total = _fma(total, weights[i], element)
+                total = fma_once(total, weights[i], element)
             return total
 
         return taps
@@ -118,32 +73,8 @@ if config.ENABLE_CUDASIM:
             taps = np.float32(weights).reshape(form.sizes)[..., None, None]
             for b in range(KH):
                 for t in range(KW):
-                    sums = _fma(sums, taps[:, b, t], window[b : b + Y, t : t + QUAD])
+                    sums = fma_once(sums, taps[:, b, t], window[b : b + Y, t : t + QUAD])
             return tuple(sums.ravel())
-
-        return step
-
-    def line_for(form):
-        """line(tile, at, factors): a quad of a row, convolved along x. factors: wz, wy and wx in one tuple."""
-
-        def line(tile, at, factors):
-            window, total = tile[at + form.lead :], np.zeros(QUAD, np.float32)
-            for t, weight in enumerate(factors[form.sizes[0] + form.sizes[1] :]):
-                total = _fma(total, weight, window[t : t + QUAD])
-            return tuple(total)
-
-        return line
-
-    def separable_step_for(form):
-        """step(sums, lines, at, factors): as `step_for`, from the rows of a plane that `line` has convolved along x."""
-        (KD, KH, _), Y, pitch = form.sizes, form.rows, form.tile[1]
-
-        def step(sums, lines, at, factors):
-            plane = np.zeros((Y, QUAD), np.float32)
-            for b in range(KH):
-                window = np.stack([lines[at + (b + j) * pitch :][:QUAD] for j in range(Y)])
-                plane = _fma(plane, factors[KD + b], window)
-            return tuple(_fma(_later(form, sums), np.float32(factors[:KD])[:, None, None], plane).ravel())
 
         return step
 
@@ -152,21 +83,7 @@ else:
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
 
-    FLOAT, INDEX, WORD = ir.FloatType(), ir.IntType(64), ir.IntType(32)
-    VECTOR = ir.VectorType(FLOAT, QUAD)
-    ZERO = ir.Constant(FLOAT, 0.0)
-
-    def _pointer(context, builder, kind, array, at):
-        """Pointer to element `at` of an array."""
-        return builder.gep(context.make_array(kind)(context, builder, array).data, [at])
-
-    def _load4(builder, pointer):
-        vector = builder.load(builder.bitcast(pointer, VECTOR.as_pointer()))
-        vector.align = 16
-        return [builder.extract_element(vector, WORD(i)) for i in range(QUAD)]
-
-    def _unpacked(builder, value, count):
-        return [builder.extract_value(value, i) for i in range(count)]
+    from tilewright.ops.conv3d.simt.quads import INDEX, ZERO, load4, pointer, store4, unpacked
 
     def taps_for(sizes, extents):
         """taps(tile, at, weights): the sum over the window that starts at element `at` of a tile of these extents."""
@@ -177,7 +94,7 @@ else:
         def taps(typing, tile, at, weights):
             def generate(context, builder, signature, args):
                 tile, at, weights = args
-                start, total = _pointer(context, builder, signature.args[0], tile, at), ZERO
+                start, total = pointer(context, builder, signature.args[0], tile, at), ZERO
                 for i, tap_offset in enumerate(tap_offsets):
                     element = builder.load(builder.gep(start, [INDEX(tap_offset)]))
                     total = builder.fma(builder.extract_value(weights, i), element, total)
@@ -201,10 +118,10 @@ else:
         def gather(typing, x, base, offsets):
             def generate(context, builder, signature, args):
                 x, base, offsets = args
-                plane = _pointer(context, builder, signature.args[0], x, _below(builder, base)[1])
+                plane = pointer(context, builder, signature.args[0], x, _below(builder, base)[1])
                 values = []
-                for offset in _unpacked(builder, offsets, form.shares):
-                    values += _load4(builder, builder.gep(plane, [_below(builder, offset)[1]]))
+                for offset in unpacked(builder, offsets, form.shares):
+                    values += load4(builder, builder.gep(plane, [_below(builder, offset)[1]]))
                 return context.make_tuple(builder, signature.return_type, values)
 
             return types.UniTuple(types.float32, QUAD * form.shares)(x, base, offsets), generate
@@ -221,17 +138,13 @@ else:
         def store_tile(typing, tile, at, quads, base, offsets, fill):
             def generate(context, builder, signature, args):
                 tile, at, quads, base, offsets, fill = args
-                start = _pointer(context, builder, signature.args[0], tile, at)
-                elements = _unpacked(builder, quads, QUAD * form.shares)
+                start = pointer(context, builder, signature.args[0], tile, at)
+                elements = unpacked(builder, quads, QUAD * form.shares)
                 missing, _ = _below(builder, base)
-                for k, offset in enumerate(_unpacked(builder, offsets, form.shares)):
+                for k, offset in enumerate(unpacked(builder, offsets, form.shares)):
                     outside = builder.or_(missing, _below(builder, offset)[0])
-                    vector = ir.Constant(VECTOR, ir.Undefined)
-                    for i in range(QUAD):
-                        element = builder.select(outside, fill, elements[QUAD * k + i])
-                        vector = builder.insert_element(vector, element, WORD(i))
-                    pointer = builder.gep(start, [INDEX(QUAD * form.threads * k)])
-                    builder.store(vector, builder.bitcast(pointer, VECTOR.as_pointer())).align = 16
+                    quad = [builder.select(outside, fill, one) for one in elements[QUAD * k : QUAD * (k + 1)]]
+                    store4(builder, builder.gep(start, [INDEX(QUAD * form.threads * k)]), quad)
                 return context.get_dummy_value()
 
             return types.void(tile, at, quads, base, offsets, fill), generate
@@ -240,7 +153,7 @@ else:
 
     def _later(builder, form, sums):
         """KD lists of sums, shifted for the next plane: zeros first, the finished sums dropped."""
-        old, each = _unpacked(builder, sums, form.sums), form.rows * QUAD
+        old, each = unpacked(builder, sums, form.sums), form.rows * QUAD
         return [[ZERO] * each, *(old[a * each : (a + 1) * each] for a in range(form.sizes[0] - 1))]
 
     def step_for(form):
@@ -251,8 +164,8 @@ else:
         def step(typing, sums, tile, at, weights):
             def generate(context, builder, signature, args):
                 sums, tile, at, weights = args
-                later, taps = _later(builder, form, sums), _unpacked(builder, weights, signature.args[3].count)
-                start = _pointer(context, builder, signature.args[1], tile, at)
+                later, taps = _later(builder, form, sums), unpacked(builder, weights, signature.args[3].count)
+                start = pointer(context, builder, signature.args[1], tile, at)
                 _plane(builder, form, later, taps, start)
                 return context.make_tuple(builder, signature.return_type, [total for part in later for total in part])
 
@@ -263,7 +176,7 @@ else:
     def _window(builder, form, start, first):
         """Elements of one row of a thread's windows, which starts `first` quads after `start`."""
         quads = [builder.gep(start, [INDEX(QUAD * (first + q))]) for q in range(form.quads)]
-        return [element for quad in quads for element in _load4(builder, quad)][form.lead :]
+        return [element for quad in quads for element in load4(builder, quad)][form.lead :]
 
     def _plane(builder, form, sums, taps, start):
         """Add one plane to `sums`: each loaded element is multiplied by KD taps for each window row that contains
@@ -278,46 +191,3 @@ else:
                         for i in range(QUAD):
                             at = j * QUAD + i
                             sums[a][at] = builder.fma(tap, elements[t + i], sums[a][at])
-
-    def line_for(form):
-        """line(tile, at, factors): a quad of a row, convolved along x. factors: wz, wy and wx in one tuple."""
-
-        @intrinsic
-        def line(typing, tile, at, factors):
-            def generate(context, builder, signature, args):
-                tile, at, factors = args
-                elements = _window(builder, form, _pointer(context, builder, signature.args[0], tile, at), 0)
-                totals = [ZERO] * QUAD
-                for t, weight in enumerate(_unpacked(builder, factors, sum(form.sizes))[-form.sizes[2] :]):
-                    totals = [builder.fma(weight, elements[t + i], totals[i]) for i in range(QUAD)]
-                return context.make_tuple(builder, signature.return_type, totals)
-
-            return types.UniTuple(types.float32, QUAD)(tile, at, factors), generate
-
-        return line
-
-    def separable_step_for(form):
-        """step(sums, lines, at, factors): as `step_for`, from the rows of a plane that `line` has convolved along x."""
-        (KD, KH, _), rows = form.sizes, form.rows
-
-        @intrinsic
-        def step(typing, sums, lines, at, factors):
-            def generate(context, builder, signature, args):
-                sums, lines, at, factors = args
-                weights = _unpacked(builder, factors, sum(form.sizes))
-                start, plane = _pointer(context, builder, signature.args[1], lines, at), [ZERO] * (rows * QUAD)
-                for r in range(rows + KH - 1):
-                    elements = _load4(builder, builder.gep(start, [INDEX(r * form.tile[1])]))
-                    for j in range(max(0, r - KH + 1), min(rows, r + 1)):
-                        for i in range(QUAD):
-                            k = j * QUAD + i
-                            plane[k] = builder.fma(weights[KD + r - j], elements[i], plane[k])
-                later = _later(builder, form, sums)
-                for a in reversed(range(KD)):
-                    pairs = zip(plane, later[a], strict=True)
-                    later[a] = [builder.fma(weights[a], element, total) for element, total in pairs]
-                return context.make_tuple(builder, signature.return_type, [total for part in later for total in part])
-
-            return sums(sums, lines, at, factors), generate
-
-        return step

@@ -45,10 +45,10 @@ def shape_for(weights: Packed, shape: tuple[int, ...]) -> Shape:
     height, width = weights.rows.positions(H), weights.columns.positions(W)
     block, N = block_depth(weights.C, weights.dtype), weights.data.columns
     limbs = weights.dtype == "float32"
-    BM = 128 if limbs else 256
     if weights.data.form == "blocks" and not (H % GROUP or W % GROUP or C % block):
-        return Shape(BM, 64, block, 2, BM // 32, box_for(BM, -(-height // GROUP), -(-width // GROUP)))
+        return Shape(128, 64, block, 2 if limbs else 3, 4, box_for(128, -(-height // GROUP), -(-width // GROUP)))
     if weights.data.form == "boxes":
+        BM = 128 if limbs else 256
         return Shape(BM, 128 if N > 64 else 64, block, 3, 8, small_box(BM, images, height, width))
     BN = min(128, max(LEAST, triton.next_power_of_2(N)))
     if weights.data.form == "columns" and limbs:

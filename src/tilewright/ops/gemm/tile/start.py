@@ -5,7 +5,7 @@ caller passes a key of everything that selects it: dtypes, sizes that kernels ar
 call with a key goes through Triton, later calls start the compiled kernel directly.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 import triton
@@ -48,6 +48,12 @@ def hopper_descriptor(box: Box):
 def special(count: int) -> int:
     """The class of an integer for which Triton compiles a kernel: 1, or by multiple of 16 and 32 or 64 bits."""
     return 1 if count == 1 else (count % ALIGNMENT == 0) + 2 * (count >= 1 << 31) + 2
+
+
+def forms(tensors: Iterable, sizes: Iterable[int] = ()) -> tuple:
+    """The part of a key that says which kernel Triton compiles for these tensors and sizes."""
+    words = tuple((x.dtype, x.data_ptr() % ALIGNMENT == 0) for x in tensors)
+    return (*words, *map(special, sizes))
 
 
 _compiled: dict[Hashable, object] = {}

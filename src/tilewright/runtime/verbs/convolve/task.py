@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 FREE = 0.8  # fraction of the available memory that a job may use by default
 PIECES = 4  # the fewest shards per worker, if there are several workers
 WORK = 200_000_000_000  # the most multiplications per shard: a few seconds on two cores
+# Fewer multiplications take two slow cores less than a second. A GPU starts in two (64^3 voxels took 2.4 s on an H100).
+LITTLE = 10_000_000_000
 
 
 def task_of(job: ConvolveJob, say: Say = quiet, workers: int | None = None, *, program: int = 0) -> ConvolveTask:
@@ -96,6 +98,8 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
         raise
     if gone := lost(job.output, volume, np.dtype(task.dtype)):
         say(gone)
+    if device != "cpu" and (work := kernel.taps * math.prod(volume.shape)) < LITTLE:
+        say(f"{work:,} multiplications are few for a GPU, which takes seconds to start. Use --device cpu: it is faster")
     size = " x ".join(map(str, volume.shape))
     say(f"Checking input: {size} voxels of {volume.dtype}...Done! ({time.perf_counter() - begin:.3f} sec)")
     return task

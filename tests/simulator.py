@@ -1,0 +1,147 @@
+"""numba-cuda's simulator without its waiting: the threads of a block run in turns, each up to its next barrier.
+
+numba-cuda starts all threads of a block at once and polls them. They and the poll wait for Python's lock, so a block
+of 256 threads takes a second. Here one thread runs at a time and wakes the next one. The order is reversed after each
+barrier, so a kernel that lacks a barrier fails in every run.
+"""
+
+import sys
+from _thread import allocate_lock
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+
+@contextmanager
+def in_turns() -> Iterator[None]:
+    """A block in which the simulator runs like this. Does nothing without numba-cuda."""
+    with pytest.MonkeyPatch.context() as patch:
+        with suppress(ImportError):
+            from numba.cuda.simulator import kernel, kernelapi
+
+            patch.setattr(kernel, "BlockManager", _block_of(kernel.BlockThread))
+            patch.setattr(kernel, "swapped_cuda_module", _Swapped)
+            patch.setattr(kernel, "FakeWithinKernelCUDAArray", lambda array: array._ary)  # NumPy's, without wrappers
+            patch.setattr(kernelapi.FakeCUDAShared, "array", _shared_array(kernelapi))
+        yield
+
+
+class _Block:
+    """A block of threads. turns: the threads that run before the next barrier. waiting: the threads at that barrier.
+    failed: the first thread that raised an exception."""
+
+    thread_class: type
+
+    def __init__(self, f, grid_dim, block_dim, debug):
+        self._f, self._block_dim, self._debug = f, block_dim, debug
+        self.block_state = np.zeros(block_dim, dtype=np.bool_)  # of numba-cuda's syncthreads_count and the like
+        self.failed, self.over = None, allocate_lock()
+
+    def run(self, grid_point, *arguments):
+        given = lambda: self._f(*arguments), self, grid_point
+        self.threads = [self.thread_class(*given, point, self._debug) for point in np.ndindex(*self._block_dim)]
+        for thread in self.threads:
+            thread.start()
+        self.waiting, self.turns = [], iter(self.threads)
+        self.over.acquire()
+        self._wake()
+        self.over.acquire()
+        for thread in self.threads:
+            thread.join()
+        if self.failed is not None:
+            kind, traceback = self.failed.exception
+            raise kind.with_traceback(traceback)
+
+    def arrived(self, thread):
+        self.waiting.append(thread)
+        self._wake()
+
+    def ended(self, thread):
+        if thread.exception and self.failed is None:
+            self.failed = thread
+            for other in self.threads:
+                other.abort = True
+        self._wake()
+
+    def _wake(self):
+        """Give the turn to the next thread, after the last one to the first that waits at the barrier."""
+        thread = next(self.turns, None)
+        if thread is None:
+            self.turns, self.waiting = reversed(self.waiting), []
+            thread = next(self.turns, None)
+        (self.over if thread is None else thread.turn).release()
+
+
+def _block_of(block_thread: type) -> type:
+    """The class of a block whose threads are of numba-cuda's class of a thread in a kernel."""
+
+    class Thread(block_thread):
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.turn = allocate_lock()
+            self.turn.acquire()
+
+        def run(self):
+            self.turn.acquire()
+            if not self.abort:
+                super().run()  # keeps an exception of the kernel as `self.exception`
+            self._manager.ended(self)
+
+        def syncthreads(self):
+            if not self.abort:
+                self._manager.arrived(self)
+                self.turn.acquire()
+            if self.abort:
+                raise RuntimeError("another thread of the block raised an exception")
+
+    return type("Block", (_Block,), {"thread_class": Thread})
+
+
+class _Swapped:
+    """As numba-cuda's `swapped_cuda_module`, a block in which the name `cuda` of a function's module means the
+    simulator. That searches a module at each call of an inline function, this once per launch."""
+
+    depth = 0
+    modules: ClassVar[list[tuple[dict, dict]]] = []  # (the globals of a module, what they were)
+    known: ClassVar[set[int]] = set()  # ids of these globals
+
+    def __init__(self, function, simulated):
+        self.names, self.simulated = function.__globals__, simulated
+
+    def __enter__(self):
+        _Swapped.depth += 1
+        if id(self.names) not in self.known:
+            from numba import cuda
+
+            before = {name: value for name, value in self.names.items() if value is cuda}
+            self.names.update(dict.fromkeys(before, self.simulated))
+            self.known.add(id(self.names))
+            self.modules.append((self.names, before))
+
+    def __exit__(self, *error):
+        _Swapped.depth -= 1
+        if not self.depth:
+            for names, before in self.modules:
+                names.update(before)
+            self.modules.clear()
+            self.known.clear()
+
+
+def _shared_array(kernelapi):
+    """`cuda.shared.array`: one array per line of source. The simulator formats the whole stack to find the line."""
+    original = kernelapi.FakeCUDAShared.array
+
+    def array(self, shape, dtype, alignment=None):
+        if shape == 0:  # dynamic shared memory
+            return original(self, shape, dtype, alignment)
+        caller = sys._getframe(1)
+        line = caller.f_code.co_filename, caller.f_lineno
+        if line not in self._allocations:
+            numpy_dtype = kernelapi.numpy_support.as_dtype(dtype) if isinstance(dtype, kernelapi.types.Type) else dtype
+            self._allocations[line] = np.empty(shape, numpy_dtype)
+        return self._allocations[line]
+
+    return array

@@ -13,7 +13,11 @@ from numba.core.typed_passes import NativeLowering
 
 
 class _Linked(JITCodeLibrary):
-    """The code of an inline function: optimised, ready to be linked, unknown to LLVM's execution engine."""
+    """The code of an inline function, ready to be linked, unknown to LLVM's execution engine. LLVM has simplified the
+    function; what it calls is inlined and optimised in the kernel."""
+
+    def _optimize_final_module(self):
+        pass
 
     def _finalize_final_module(self):
         self._finalize_dynamic_globals()

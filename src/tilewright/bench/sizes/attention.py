@@ -1,6 +1,7 @@
 """The sizes at which the bench times attention, their random inputs, and their float64 results."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def bind_tensors(case, inputs: dict, device: str = "cuda"):
     slots = torch.arange(B, dtype=torch.int32, device=device)
     positions = torch.full_like(slots, T - 1)
     last_k, last_v = (x.view(B, T, H * D)[:, -1] for x in (k, v))
-    brought = {"new": (k, v), "keep": False} if Q == T and not case.causal else {}
+    brought: dict[str, Any] = {"new": (k, v), "keep": False} if Q == T and not case.causal else {}
 
     def call(out=None):
         rows = None if out is None else out.transpose(1, 2)

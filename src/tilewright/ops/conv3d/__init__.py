@@ -78,7 +78,8 @@ def conv3d(
     size, or the number of threads, so a volume may be convolved in tiles.
     Raises UsageError naming the argument that does not fit, ResourceError if memory is too small for the result.
     """
-    if isinstance(weights, Packed) and (repeated := weights.memo.repeated(x, out, mode, cval, origin)) is not None:
+    repeated: Any = weights.memo.repeated(x, out, mode, cval, origin) if isinstance(weights, Packed) else None
+    if repeated is not None:
         return repeated
     arguments = arguments_of(x)
     array: Any = arguments.take("conv3d", "x", x)

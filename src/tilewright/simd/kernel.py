@@ -94,7 +94,7 @@ def inline(function):
     Inlining is forced. A function left in the object code has a name with a number that Numba counts in each process,
     so kernels that two processes compiled and a third loads could call each other's functions. Numba's wrappers for
     calls from Python and C are left out: they take a sixth of a kernel's compile time (matmul.packed on an EPYC: 12.6
-    s with them, 10.5 s without). So is machine code of the function alone (`inlined.py`).
+    s with them, 10.5 s without). `inlined.py` leaves out more.
     """
     compiled = njit(
         nogil=True, fastmath=False, boundscheck=False, _nrt=False, forceinline=True,

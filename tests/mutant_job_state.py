@@ -14,8 +14,7 @@ from pathlib import Path
 from mutant_jobs import JOBS, SHARD, begun_job, inputs, remove, sealed
 from mutating import Kind
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.runtime.jobs.contents import Contents
-from tilewright.runtime.jobs.directory import CONTENTS, INDEX, LEASE, REPORT, REQUEST
+from tilewright.runtime.jobs.directory import INDEX, LEASE, REPORT, REQUEST
 from tilewright.runtime.jobs.finished import digest_of
 from tilewright.runtime.jobs.location import OWNER, Location
 from tilewright.runtime.jobs.made import MADE, Made
@@ -139,8 +138,6 @@ STATE_KINDS: dict[str, Callable[[Path], Kind]] = {
     **{f"job owner {output}": _elsewhere(output, OWNER, forged=False) for output in OUTPUTS},
     **{f"job owner forged {output}": _elsewhere(output, OWNER, forged=True) for output in OUTPUTS},
     **{f"job request {output}": _request(output) for output in OUTPUTS},
-    "job contents classify.jsonl": _other("classify.jsonl", CONTENTS),
-    "job contents forged classify.jsonl": _other("classify.jsonl", CONTENTS, Contents),
     "job made classify.jsonl": _other("classify.jsonl", MADE),
     "job made forged classify.jsonl": _other("classify.jsonl", MADE, Made),
     "job lines classify.jsonl": _other("classify.jsonl", INDEX),

@@ -14,7 +14,7 @@ MANY = {"job": 500, "blosc": 2_000}
 # in the long tests alone: further models, and files of a job's directory that few mutants tell enough of
 LATER = re.compile(
     r"job .*(classify\.bert|embed\.kept|\.opt|\.gpt_neox)\."
-    r"|job (place|owner|request) .*(convolve|draw)|job (place|owner|contents|made|lines|lease) (?!forged)"
+    r"|job (place|owner|request) .*(convolve|draw)|job (place|owner|made|lines|lease) (?!forged)"
 )
 NAMES = [pytest.param(name, marks=pytest.mark.long if LATER.match(name) else ()) for name in KINDS]
 

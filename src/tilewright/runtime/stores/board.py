@@ -32,8 +32,8 @@ KNOWN_SECONDS = 2.0  # for which the answer "alive" or "dead" about another proc
 LEAD, CLAIMS, WORKERS = "lead", "taken", "workers"
 LOOK_SECONDS, LOOK_SHARE = 0.5, 20  # the pause between two scans of the job: the minimum, and in durations of a scan
 MOST_SECONDS = 10.0  # the longest pause, on a slow store: a dead process's shards wait this long
-FEW_SHARE = 100  # with fewer than one in so many shards left, each is asked for by itself and the job is not listed
-REQUESTS = 16  # at once
+PAGE = 1000  # shards per page of a listing: with fewer shards left than pages, each is asked for by itself
+FEW = 16  # or with at most so many left, all at once
 MISSES = 3  # failed claims in a row after which the list of free shards is read anew
 TRIES = 4  # processes that may die with a shard before it is given up; as schedule.KILLS within one run
 
@@ -218,8 +218,8 @@ def _here() -> str:
 
 
 def existing(keys: Keys, among: Collection[int], name: Callable[[int], str]) -> set[int]:
-    """Those of the shards whose object is in the store. name: gives the object's name."""
-    with ThreadPoolExecutor(REQUESTS, "tilewright-scan") as pool:
+    """The shards of `among` whose object exists. name: returns a shard's object name."""
+    with ThreadPoolExecutor(FEW, "tilewright-scan") as pool:
         found = pool.map(keys.stat, map(name, among))
         return {number for number, status in zip(among, found, strict=True) if status}
 
@@ -311,7 +311,7 @@ class SharedShards:
     def _look(self) -> None:
         """Scan the job: which shards have others committed, and which have they claimed?"""
         begin = time.monotonic()
-        few = sorted(self._left) if len(self._left) * FEW_SHARE < len(self._order) else None
+        few = sorted(self._left) if len(self._left) <= max(FEW, len(self._order) // PAGE) else None
         others = sorted((self._left & self._done(few)) - self._given - self._again)
         bad = self._elsewhere(others) if others else []
         self._board.forget(bad)

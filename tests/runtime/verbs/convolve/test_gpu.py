@@ -73,8 +73,8 @@ def test_bits_depend_neither_on_tiles_nor_on_slabs(monkeypatch):
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_little_work_is_told_to_be_faster_on_the_cpu(device):
-    work = f"{int(np.prod(SHAPE)) * 18:,} multiplications are few for a GPU, which takes seconds to start. "
-    assert (work + "Use --device cpu: it is faster" in told(device)) == (device == "cuda")
+    work = f"This job has {int(np.prod(SHAPE)) * 18:,} multiplications, and a GPU takes about 2 s to start"
+    assert (f"{work}: --device cpu is faster" in told(device)) == (device == "cuda")
 
 
 def test_much_work_is_not(monkeypatch):

@@ -1,9 +1,9 @@
 """Device functions of the marching kernel for outer products: rows are convolved along x in shared memory, and a thread
 convolves a piece of one column along y and z.
 
-A row of lines has 64 elements or another multiple of 32. In odd rows, two neighbouring quads are exchanged
-(`column ^ QUAD`), so that the stores of eight threads, four in each of two rows, meet no bank conflict. `factors` is
-wz, wy and wx in one tuple.
+A row of lines has 64 elements or another multiple of 32. Odd rows swap each two neighbouring quads (`column ^ QUAD`).
+So eight threads that store four quads in each of two rows have no bank conflict. `factors` is wz, wy and wx in one
+tuple.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ if config.ENABLE_CUDASIM:
 
     def column_step_for(form: ColumnForm):
         """step(sums, lines, even, odd, factors): shift the sums (KD, rows) and add one plane. The last `rows` are then
-        finished. even, odd: the thread's column in lines, in its first row if that row were even or odd."""
+        finished. even, odd: the offset in lines of the thread's column in its first row, unswapped and swapped."""
         (KD, KH, _), rows, pitch = form.sizes, form.rows, form.tile[1]
 
         def step(sums, lines, even, odd, factors):
@@ -79,7 +79,7 @@ else:
 
     def column_step_for(form: ColumnForm):
         """step(sums, lines, even, odd, factors): shift the sums (KD, rows) and add one plane. The last `rows` are then
-        finished. even, odd: the thread's column in lines, in its first row if that row were even or odd."""
+        finished. even, odd: the offset in lines of the thread's column in its first row, unswapped and swapped."""
         (KD, KH, _), rows, pitch = form.sizes, form.rows, form.tile[1]
 
         @intrinsic

@@ -8,7 +8,7 @@ from numba import config
 
 from tilewright.ops.conv3d.simt.forms import QUAD, ColumnForm
 
-OUTSIDE, NONE = -1, -2  # instead of an offset: the quad is beyond the border; the thread has no such quad
+OUTSIDE, NONE = -1, -2  # instead of an offset: the quad is beyond the border; the thread has fewer quads
 
 if config.ENABLE_CUDASIM:
 
@@ -38,9 +38,9 @@ if config.ENABLE_CUDASIM:
 
         return blank
 
-    def landed_for(form: ColumnForm):
-        """(commit, wait): commit() ends a plane's copies; wait() returns when all but the last stages - 2 planes of
-        this thread have landed."""
+    def copy_group_for(form: ColumnForm):
+        """(commit, wait): commit() closes the group of a plane's copies; wait() waits until at most stages - 2 groups
+        of this thread are in flight."""
         return lambda: None, lambda: None
 
 else:
@@ -110,9 +110,9 @@ setp.eq.s32 beyond, $2, -1;
 
         return blank
 
-    def landed_for(form: ColumnForm):
-        """(commit, wait): commit() ends a plane's copies; wait() returns when all but the last stages - 2 planes of
-        this thread have landed."""
+    def copy_group_for(form: ColumnForm):
+        """(commit, wait): commit() closes the group of a plane's copies; wait() waits until at most stages - 2 groups
+        of this thread are in flight."""
         return _instruction("cp.async.commit_group;"), _instruction(f"cp.async.wait_group {form.stages - 2};")
 
     def _instruction(text: str):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 QUAD = 4  # elements in 16 bytes, and outputs of a thread of `march` along x
 PAIR = 2 * QUAD  # adjacent outputs along x that a thread of `separable` convolves at a time
-SIDE = 4  # of eight threads, whose 16-byte accesses to shared memory are one transaction, those in the same row
+SIDE = 4  # threads in one row, of the eight threads whose 16-byte accesses form one shared-memory transaction
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Form:
 
 @dataclass(frozen=True)
 class ColumnForm(Form):
-    """As `Form`. A thread has `rows` outputs of one column, an even number. lanes: quads of a row. stages: planes in
-    shared memory; all but one are in flight."""
+    """As `Form`. rows: outputs of one column per thread, an even number. lanes: quads of a row. stages: planes in
+    shared memory; all but one are in flight. adds is always False."""
 
     stages: int = 3
 

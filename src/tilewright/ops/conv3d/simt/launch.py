@@ -18,9 +18,9 @@ from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.core.gpu.tensors import multiprocessors
 
 LANES, THREADS = 16, 128  # marching blocks: 16 quads of a row, and 8 threads down
-TILES = (4, 16, 3), (4, 8, 3), (4, 8, 2)  # of `separable`: rows and lanes, and planes in shared memory
+TILES = (4, 16, 3), (4, 8, 3), (4, 8, 2)  # of `separable`: rows per thread, quads per row, planes in shared memory
 REGISTERS, CORES = 65536, 128  # of a multiprocessor
-LATENCY = 1700  # cycles that a block waits for a plane's loads and for its own warps (fits times of an H100)
+LATENCY = 1700  # cycles that a block waits per plane, for loads and barriers; fitted to times of an H100
 FUSED = 17  # taps along z whose sums fit in a thread's registers
 STRAIGHT = 1400  # multiply-adds in a loop: K 7 took 1.8 ms with 1,372 on an H200 and 2.5 with 2,744 (512^3)
 MOST_A_PLANE = 2**31 - 1  # elements: offsets have 32 bits

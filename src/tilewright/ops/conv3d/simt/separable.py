@@ -6,7 +6,7 @@ from numba import cuda, float32, int32
 
 from tilewright.ops.conv3d.simt.border import CONSTANT
 from tilewright.ops.conv3d.simt.columns import column_step_for, pair_for
-from tilewright.ops.conv3d.simt.copies import blank_for, copy_for, landed_for
+from tilewright.ops.conv3d.simt.copies import blank_for, copy_for, copy_group_for
 from tilewright.ops.conv3d.simt.forms import PAIR, QUAD, SIDE, ColumnForm
 from tilewright.ops.conv3d.simt.planes import base_of, column_writer_for, edges_for, offsets_for
 from tilewright.ops.core.gpu.registers import ALIGNMENT
@@ -33,8 +33,10 @@ def _fetch_for(form: ColumnForm):
 def separable(form: ColumnForm):
     """kernel(x (D, H, P), out, factors, first, chunk, modes, fill): `march` for a kernel that is an outer product.
 
-    factors: wz, wy and wx in one tuple. A thread convolves a piece of a column of `lines` along y, and adds the result
-    to KD unfinished sums along z. It is slower than `march` where KH * KW is small: a plane needs one more barrier.
+    factors: wz, wy and wx in one tuple. A ring of `stages` planes of x is in shared memory, all but one in flight. The
+    threads convolve each row of a plane along x, PAIR outputs at a time, and store the result in `lines`. Then a
+    thread convolves a piece of a column of `lines` along y, and adds the result to KD unfinished sums along z. It is
+    slower than `march` where KH * KW is small: a plane needs one more barrier.
     """
     (KD, _, KW), (BY, BX), rows, stage, stages = form.sizes, form.tile, form.rows, form.stage, form.stages
     ring, last, wide, high, pitch = stages * stage, KD - 1, BX + KW - 1, form.height, form.across * QUAD
@@ -42,7 +44,7 @@ def separable(form: ColumnForm):
     sides, pairs, threads = form.sides, form.pairs, form.threads
     offsets, write, lead = offsets_for(form, form.shares), column_writer_for(rows), form.lead
     edge_offsets, fetch_edge, put_edge = edges_for(form)
-    (commit, wait), fetch, pair, step = landed_for(form), _fetch_for(form), pair_for(form), column_step_for(form)
+    (commit, wait), fetch, pair, step = copy_group_for(form), _fetch_for(form), pair_for(form), column_step_for(form)
 
     @kernel_of(form.registers)
     def convolve(x, out, factors, job, fill):

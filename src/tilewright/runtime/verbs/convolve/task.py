@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 FREE = 0.8  # fraction of the available memory that a job may use by default
 PIECES = 4  # the fewest shards per worker, if there are several workers
 WORK = 200_000_000_000  # the most multiplications per shard: a few seconds on two cores
-# Fewer multiplications take two slow cores less than a second. A GPU starts in two (64^3 voxels took 2.4 s on an H100).
+# Two slow cores do fewer multiplications in less than a second. To start a GPU takes about two (64^3: 2.4 s, an H100).
 LITTLE = 10_000_000_000
 
 
@@ -99,7 +99,7 @@ def _task_of(job: ConvolveJob, say: Say, workers: int, program: int) -> Convolve
     if gone := lost(job.output, volume, np.dtype(task.dtype)):
         say(gone)
     if device != "cpu" and (work := kernel.taps * math.prod(volume.shape)) < LITTLE:
-        say(f"{work:,} multiplications are few for a GPU, which takes seconds to start. Use --device cpu: it is faster")
+        say(f"This job has {work:,} multiplications, and a GPU takes about 2 s to start: --device cpu is faster")
     size = " x ".join(map(str, volume.shape))
     say(f"Checking input: {size} voxels of {volume.dtype}...Done! ({time.perf_counter() - begin:.3f} sec)")
     return task

@@ -63,6 +63,12 @@ def rope(rng, dtype):
     return spec_of("rope").Case(*sizes, extent(rng, 3000), pick(rng, ("C", "strided")), dtype)
 
 
+def pool(rng, dtype):
+    """Texts of any length, with rows between them or without."""
+    sizes = extent(rng, 30), extent(rng, 40), extent(rng, 100)
+    return spec_of("pool").Case(*sizes, pick(rng, (0, 0, 2)), pick(rng, ("C", "strided")), dtype)
+
+
 def logprob(rng, dtype):
     N = extent(rng, 100) if maybe(rng, 0.8) else extent(rng, 5000)
     spread = pick(rng, (3.0, 0.01, 40.0))
@@ -212,6 +218,6 @@ RANDOM = {
     function.__name__: function
     for function in (
         matmul, matmul_argmax, conv_transpose2d, conv1d, conv3d, correlate, elementwise, softmax, layernorm, batchnorm,
-        embedding, embedding_conv1d, attention, sample, rope, logprob,
+        embedding, embedding_conv1d, attention, sample, rope, logprob, pool,
     )
 }  # fmt: skip

@@ -33,6 +33,7 @@ def case(op, text):
         ("logprob", "4x5x6", "M=4,N=5,K=6"),
         ("matmul", "4x5x6", "M=4,N=5,K=6"),
         ("matmul_argmax", "4x5x6", "M=4,N=5,K=6"),
+        ("pool", "4x3x8-2", "texts=4,longest=3,C=8,gap=2"),
         ("rope", "4x3x8-16", "rows=4,heads=3,pairs=8,rest=16"),
         ("sample", "4x500", "M=4,V=500"),
         ("softmax", " 4x9 ", "shape=4x9"),

@@ -18,6 +18,7 @@ import tilewright.ops.layernorm as layernorm
 import tilewright.ops.logprob as logprob
 import tilewright.ops.matmul as matmul
 import tilewright.ops.matmul_argmax as matmul_argmax
+import tilewright.ops.pool as pool
 import tilewright.ops.rope as rope
 import tilewright.ops.sample as sample
 import tilewright.ops.softmax as softmax
@@ -90,6 +91,7 @@ CALLS = {
     "matmul_argmax": {
         "matmul_argmax": ([(3, 5), (5, 7)], lambda a, b: matmul_argmax.matmul_argmax(a, matmul_argmax.prepare(b))),
     },
+    "pool": {"pool": ([(5, 4)], lambda x: pool.pool(x, *ranges_like(x)))},
     "rope": {"rope": ([(3, 12)], lambda x: rope.rope(x, np.array([0, 8, 3]), TURNS, heads=2))},
     "sample": {"sample": ([(2, 9)], lambda logits: sample.sample(logits, GIVEN))},
     "softmax": {"softmax": ([(3, 9)], softmax.softmax)},
@@ -104,6 +106,12 @@ EVERY = [(op, name) for op in CALLS for name in CALLS[op]]
 def ids_like(array):
     """IDS as the array's kind."""
     return torch.from_numpy(IDS) if isinstance(array, torch.Tensor) else IDS
+
+
+def ranges_like(array):
+    """(first, end) of two texts, as the array's kind."""
+    found = np.array([0, 2]), np.array([2, 5])
+    return tuple(map(torch.from_numpy, found)) if isinstance(array, torch.Tensor) else found
 
 
 def operands(shapes, dtype: str, rng) -> list[np.ndarray]:

@@ -6,10 +6,11 @@ Sums are in float64, and their order depends on the text alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from tilewright.ops.pool import pool
 
 if TYPE_CHECKING:
     from tilewright.backends.protocol import Array
@@ -25,30 +26,52 @@ def pooled(x: Array, bounds: Array, poolings: Sequence[str], skip: int = 0) -> A
     last one.
     """
     if not isinstance(x, np.ndarray):
-        from tilewright.ops.layernorm.tile.pooled import pool
-
-        return pool(x, bounds, poolings, skip)
-    texts = [x[first:end] for first, end in pairwise(np.asarray(bounds))]
-    return np.stack([_of_text(text, poolings, min(skip, len(text) - 1)) for text in texts])
-
-
-def _of_text(x: np.ndarray, poolings: Sequence[str], skip: int) -> np.ndarray:
-    """float32 (C * poolings,) of one text's rows (T, C)."""
-    y, found = x[skip:], []
-    for pooling in poolings:
-        if pooling == "cls":
-            found.append(y[0])
-        elif pooling == "lasttoken":
-            found.append(y[-1])
-        elif pooling == "max":
-            found.append(y.max(axis=0))
-        elif pooling == "weightedmean":
-            counts = np.arange(skip + 1, len(x) + 1, dtype=np.float64)
-            found.append(np.add.reduce(y * counts[:, None], axis=0) / counts.sum())
+        return _on_device(x, bounds, poolings, skip)
+    edges, C = np.asarray(bounds), x.shape[1]
+    begin, end = edges[:-1], edges[1:]
+    first, result = begin + np.minimum(skip, end - begin - 1), np.empty((len(begin), C * len(poolings)), np.float32)
+    texts = [(x[i:j], int(k - i)) for i, j, k in zip(begin, end, first, strict=True)]
+    for i, pooling in enumerate(poolings):
+        part = result[:, i * C : (i + 1) * C]
+        if pooling == "mean":
+            pool(x, first, end, out=part)
         else:
-            total = np.add.reduce(y, axis=0, dtype=np.float64)
-            found.append(total / (len(y) if pooling == "mean" else np.sqrt(len(y))))
-    return np.concatenate(found, dtype=np.float32, casting="same_kind")
+            for row, (text, skipped) in zip(part, texts, strict=True):
+                row[...] = _of_text(text, pooling, skipped)
+    return result
+
+
+def _on_device(x: Any, bounds: Any, poolings: Sequence[str], skip: int) -> Any:
+    """The same for tensors."""
+    import torch
+
+    from tilewright.ops.layernorm.tile.pooled import pool_into
+
+    C, begin, end = x.shape[1], bounds[:-1], bounds[1:]
+    first = begin + (end - begin - 1).clamp(max=skip) if skip else begin
+    result = x.new_empty((len(begin), C * len(poolings)), dtype=torch.float32)
+    for i, pooling in enumerate(poolings):
+        part = result[:, i * C : (i + 1) * C]
+        if pooling == "mean":
+            pool(x, first, end, out=part)
+        else:
+            pool_into(x, bounds, pooling, skip, part)
+    return result
+
+
+def _of_text(x: np.ndarray, pooling: str, skip: int) -> np.ndarray:
+    """(C,) of one text's rows (T, C)."""
+    y = x[skip:]
+    if pooling == "cls":
+        return y[0]
+    if pooling == "lasttoken":
+        return y[-1]
+    if pooling == "max":
+        return np.asarray(y.max(axis=0))
+    if pooling == "weightedmean":
+        counts = np.arange(skip + 1, len(x) + 1, dtype=np.float64)
+        return np.asarray(np.add.reduce(y * counts[:, None], axis=0) / counts.sum())
+    return np.asarray(np.add.reduce(y, axis=0, dtype=np.float64) / np.sqrt(len(y)))
 
 
 def unit(x: Array) -> Any:

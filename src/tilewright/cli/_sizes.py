@@ -22,6 +22,7 @@ SHORT = {  # operation -> the names of its short form, in groups: "DxHxW-KDxKHxK
     "logprob": (("M", "N", "K"),),
     "matmul": (("M", "N", "K"),),
     "matmul_argmax": (("M", "N", "K"),),
+    "pool": (("texts", "longest", "C"), ("gap",)),
     "rope": (("rows", "heads", "pairs"), ("rest",)),
     "sample": (("M", "V"),),
     "softmax": (("shape",),),

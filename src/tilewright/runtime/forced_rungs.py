@@ -17,7 +17,7 @@ from tilewright.ops.core.layers import split_target, wrong_layers
 
 OPERATIONS = {  # that a verb's model may call; the `calls` of their rungs name further operations
     "classify": ("embedding_conv1d", "matmul", "embedding", "layernorm", "attention"),
-    "embed": ("matmul", "embedding", "layernorm", "attention"),
+    "embed": ("matmul", "embedding", "layernorm", "attention", "pool"),
     "generate": ("embedding", "layernorm", "rope", "attention", "matmul", "matmul_argmax", "sample"),
     "score": ("embedding", "layernorm", "rope", "attention", "matmul", "logprob"),
     "draw": ("matmul", "conv_transpose2d", "batchnorm"),

@@ -1,4 +1,4 @@
-"""Drawings of softmax, layernorm, batchnorm, elementwise, embedding, rope and sample: rows and elements."""
+"""Drawings of softmax, layernorm, batchnorm, elementwise, embedding, pool, rope and sample: rows and elements."""
 
 from tilewright.bench.report.drawing import BLUE, GREEN, ORANGE, Drawing
 from tilewright.ops.core.gpu.warp import THREADS, WARP
@@ -52,6 +52,30 @@ def who_shares_a_row() -> Drawing:
         drawing.text(x, 196, first, room=180)
         drawing.text(x, 214, second, room=180)
     drawing.text(20, 245, "Each grid is x (rows, C). Coloured: what is read at one moment.")
+    return drawing
+
+
+def texts_of_rows() -> Drawing:
+    """The rows of three texts, and where the sums of pool are."""
+    drawing = Drawing(800, 250, "pool: the rows of a text become their mean")
+    drawing.text(20, 24, "x: the rows of all texts", size=15, weight="bold")
+    texts = {(i, j): (BLUE, GREEN, ORANGE)[(i > 1) + (i > 4)] for i in range(9) for j in range(8)}
+    drawing.grid(20, 44, (9, 8), 18, marked=texts)
+    drawing.arrow(170, 125, 215, 125)
+    drawing.grid(220, 98, (3, 8), 18, marked={(i, j): (BLUE, GREEN, ORANGE)[i] for i in range(3) for j in range(8)})
+    drawing.text(220, 88, "out")
+    drawing.text(20, 234, "Texts have 2, 3 and 4 rows; no row is padding.", room=370)
+    drawing.text(420, 24, "Where the sums are", size=15, weight="bold")
+    for step, (name, words) in enumerate(
+        (
+            ("cpu.naive", "one in a register, down a column"),
+            ("cpu.rows", "all columns, in L1, row by row"),
+            ("cpu.vectors", "a block of columns, in registers"),
+            ("tile.rows", "a block of rows is added at once"),
+        )
+    ):
+        drawing.box(420, 44 + step * 46, 120, 34, name, fill=ORANGE)
+        drawing.text(556, 66 + step * 46, words, room=240)
     return drawing
 
 

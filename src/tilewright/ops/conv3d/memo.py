@@ -45,7 +45,7 @@ class Memo:
         self.last: tuple[Call, RepeatedLaunch | None] | None = None
         self.is_recordable = True  # False for a rung that copies the volume first
 
-    def repeated(self, x, out, mode, cval, origin) -> np.ndarray | None:
+    def repeated(self, x, out, mode, cval, origin) -> Any:
         """The result, if a call like this one is recorded; otherwise None. The arguments are `conv3d`'s, and not
         checked."""
         last, launch = self.last or (None, None)

@@ -12,6 +12,7 @@ import pytest
 from bert_models import random_texts
 from sentence_models import saved_sentences
 from tilewright.errors import InputError, InternalError, Interrupted, UsageError
+from tilewright.formats.embedding_modules import EmbeddingModules
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import load
@@ -150,6 +151,18 @@ def test_lines_of_openai_s_batches(folder, tmp_path):
     skip = model.text_encoder("good film . ").prompt_tokens
     assert bits(raw) == bits(model.embeddings([[2, 5, 8, 3], [2, 6, 3]], skip=skip))
     assert run(tmp_path, tmp_path / "out.npy", "in.jsonl")[0].errors == 6  # two texts in a line, another size
+
+
+def test_a_rung_of_pool(folder, tmp_path, monkeypatch):
+    wanted, found = (run(folder, tmp_path / f"{i}.npy", rungs=rungs)[1]
+                     for i, rungs in enumerate(({}, {"pool": "cpu.naive"})))  # fmt: skip
+    assert found == wanted, "each rung of a CPU adds the rows in their order"
+    first = EmbeddingModules(poolings=("cls",))
+    monkeypatch.setattr("tilewright.runtime.verbs.embed.task.embedding_modules", lambda *given: first)
+    with pytest.raises(
+        UsageError, match="no effect for a model whose vectors are no means: embed runs its own pooling"
+    ):
+        run(folder, tmp_path / "cls.npy", rungs={"pool": "cpu.naive"})
 
 
 def test_what_is_refused(folder, tmp_path):

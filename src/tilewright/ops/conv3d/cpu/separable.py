@@ -3,10 +3,10 @@
     out[z, y, i] = sum over a of wz[a] * (sum over t of wx[t] * (sum over b of wy[b] * x[z + a, y + b, i + t]))
 
 x and out (D, H, W) are float32, and the kernel is the outer product of wz, wy and wx. An output costs KD + KH + KW
-products; `rows` needs KD * KH * KW. A task marches along z as in `rows`. Each plane of its tile is gathered, convolved
-along y and then x, 16 rows at a time in the first cache, and stored in a ring. When the ring is full, the pass along z
-computes 16 planes of outputs. All three passes are `slide.block_slide`. The volume is read once and written once, and
-intermediate results stay in L2. The limit is memory bandwidth for short kernels, multiply-adds for long ones.
+products; `rows` needs KD * KH * KW. A task marches along z as in `rows`. Each plane of its tile is convolved along y,
+then along x, 16 rows at a time in the first cache, and stored in a ring (`planes`). When the ring is full, the pass
+along z computes 16 planes of outputs. All three passes are `slide.block_slide`. The volume is read once and written
+once, and intermediate results stay in L2. The limit is memory bandwidth for short kernels, multiply-adds for long ones.
 
 Intermediate results are rounded to float32, so a sum is rounded three times. A zero of a factor times an infinity is a
 NaN, as in the six loops. It is slower than `rows` for the shortest kernels, where `rows` is limited by memory as well.
@@ -21,10 +21,11 @@ from numba import types
 from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.conv3d.cpu import tiles
-from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, Source, gatherer, tile_of
+from tilewright.ops.conv3d.cpu.gather import OUTSIDE, RESULT, VOLUME, Source, gatherer, row_start, tile_of
+from tilewright.ops.conv3d.cpu.planes import Areas, plane_kernel, reads_volume, square_kernel
 from tilewright.ops.conv3d.cpu.slide import block_slide, block_write, fence
 from tilewright.ops.conv3d.operands import Border, Packed
-from tilewright.ops.core.launch import launch
+from tilewright.ops.core.launch import launch, thread_count
 
 ONE_THREAD = 1 << 19  # multiply-adds up to which one thread does all
 
@@ -51,42 +52,37 @@ class Passes(NamedTuple):
     stream: int
 
 
-class Areas(NamedTuple):
-    """Offsets in scratch: the gathered plane, `rows` rows between the passes along y and x, a plane of the ring."""
-
-    gathered: int
-    between: int
-    ring: int
-
-
 @functools.cache
-def plane_kernel(rows: int, lanes: int):
-    """The inline function that convolves a gathered plane along y and x, into the ring."""
+def plane_step(rows: int, lanes: int):
+    """The inline function that convolves a plane along y and x, into the ring."""
+    gather = gatherer(lanes)
+    if rows != lanes:
+        along_y_and_x = plane_kernel(rows, lanes)
+
+        @simd.inline
+        def convolve_plane(z, straight, tile, source, factors, scratch, areas, job):
+            gather(source, z, tile, job.pitch, scratch, areas.gathered)
+            along_y_and_x(tile, source, factors, scratch, areas, job)
+
+        return convolve_plane
+    from_scratch, from_volume = square_kernel(lanes)
 
     @simd.inline
-    def along_y_and_x(high, wide, factors, scratch, areas, job):
-        """high x wide outputs of factors wy and wx."""
-        gathered, between, pitch = areas.gathered, areas.between, job.pitch
-        for y in range(0, high, rows):
-            for i in range(0, wide + job.KW - 1, lanes):
-                at = gathered + y * pitch + i
-                block = simd.block_zeros(rows, 1, lanes)
-                block = block_slide(block, job.KH, factors, job.KD, scratch, at, pitch)
-                simd.block_store(block, scratch, between + i, pitch, lanes)
-            for i in range(0, wide, lanes):
-                block = simd.block_zeros(rows, 1, lanes)
-                for t in range(job.KW):
-                    w_at = job.KD + job.KH + t
-                    block = block_slide(block, 1, factors, w_at, scratch, between + i + t, pitch)
-                simd.block_store(block, scratch, areas.ring + y * job.ring_pitch + i, job.ring_pitch, lanes)
+    def convolve_square(z, straight, tile, source, factors, scratch, areas, job):
+        """straight: `reads_volume` of the tile."""
+        if straight and row_start(source, 0, z, tile.y0) != OUTSIDE:
+            from_volume(z, tile, source, factors, scratch, areas, job)
+        else:
+            gather(source, z, tile, job.pitch, scratch, areas.gathered)
+            from_scratch(z, tile, source, factors, scratch, areas, job)
 
-    return along_y_and_x
+    return convolve_square
 
 
 @functools.cache
 def tile_kernel(rows: int, lanes: int):
     """The kernel for blocks of rows x lanes."""
-    gather, along_y_and_x = gatherer(lanes), plane_kernel(rows, lanes)
+    convolve_plane = plane_step(rows, lanes)
 
     @simd.inline
     def along_z(z, tile, factors, out, scratch, job):
@@ -109,10 +105,10 @@ def tile_kernel(rows: int, lanes: int):
         planes, full = 0, job.KD - 1 + rows  # planes in the ring, and its capacity
         between = full * job.ring_plane
         gathered = between + rows * job.pitch
+        straight = rows == lanes and reads_volume(source, tile, lanes, job)
         for z in range(tile.z0, tile.z1 + job.KD - 1):
-            gather(source, z, tile, job.pitch, scratch, gathered)
             areas = Areas(gathered, between, planes * job.ring_plane)
-            along_y_and_x(tile.y1 - tile.y0, tile.x1 - tile.x0, factors, scratch, areas, job)
+            convolve_plane(z, straight, tile, source, factors, scratch, areas, job)
             planes += 1
             if planes == full or z == tile.z1 + job.KD - 2:
                 along_z(z - planes + 1, tile, factors, out, scratch, job)
@@ -144,15 +140,17 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) ->
     """The rung's run function."""
     problem, sizes, lanes, maps = weights.problem, out.shape[1:], cpu().lanes, border.maps
     rows = tiles.ROWS[lanes]
-    cut, ring = tiles.fused_tiling(problem, sizes, rows)
+    alone = out.size * (problem.KD + problem.KH + problem.KW) <= ONE_THREAD
+    cut, ring = tiles.fused_tiling(problem, sizes, rows, 1 if alone else thread_count())
     taps = (problem.KD, problem.KH, problem.KW)
     shift, stream = tiles.streaming(out, lanes)
+    ring_plane = tiles.plane_of(ring)
     job = Passes(
-        *sizes, *taps, cut.ZT, cut.YT, cut.XT, cut.pitch, ring.pitch, ring.plane, y_map=len(border.z),
+        *sizes, *taps, cut.ZT, cut.YT, cut.XT, cut.pitch, ring.pitch, ring_plane, y_map=len(border.z),
         x_map=len(border.z) + len(border.y), left=int(border.left), shift=shift, stream=int(stream),
     )  # fmt: skip
     factors = np.concatenate(weights.factors)
-    tasks, alone = cut.tasks(sizes), out.size * sum(taps) <= ONE_THREAD
-    words = (problem.KD - 1 + rows) * ring.plane + rows * cut.pitch + cut.plane + lanes
+    tasks = cut.tasks(sizes)
+    words = (problem.KD - 1 + rows) * ring_plane + rows * cut.pitch + cut.plane + lanes
     arrays = x, factors, maps, border.cval, out
     launch(tile_kernel(rows, lanes), *arrays, job, tasks=tasks, words=words, alone=alone)

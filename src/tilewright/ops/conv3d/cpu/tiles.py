@@ -12,7 +12,6 @@ import numpy as np
 
 from tilewright.hardware import cpu
 from tilewright.ops.conv3d.problem import Problem
-from tilewright.ops.core.launch import thread_count
 from tilewright.ops.core.memory import LINE
 
 ROWS = {16: 16, 8: 8, 4: 8}  # lanes: rows of outputs in registers. 16 sums cover the latency of two FMAs a cycle
@@ -110,16 +109,27 @@ def tiling(problem: Problem, sizes: tuple[int, int, int], planes: int, rows: int
     return Tiling(-(-D // cuts), YT, XT, pitch, high)
 
 
-def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int) -> tuple[Tiling, Tiling]:
-    """(Tiling of the gathered planes of `separable`, Tiling of its ring)."""
+def plane_of(ring: Tiling) -> int:
+    """Words from plane to plane of the ring of `separable`: an odd number of cache lines, because the pass along z
+    reads the same column of all its planes."""
+    return (ring.plane // 16 | 1) * 16
+
+
+def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int, threads: int) -> tuple[Tiling, Tiling]:
+    """(Tiling of the planes of `separable`, Tiling of its ring).
+
+    Whole rows of 256 columns come before tiles of more rows: they are read in longer runs.
+    """
     (D, H, W), lanes, words = sizes, cpu().lanes, (cpu().l2 or L2) * 3 // 4 // 4
-    for blocks, widest in ((4, 256), (4, 128), (2, 128), (2, 64), (1, 64)):
+    most = max(1, D // (4 * problem.KD))
+    for blocks, widest in ((4, 256), (2, 256), (4, 128), (2, 128), (2, 64), (1, 64)):
         pieces, strips = -(-W // widest), -(-H // (blocks * rows))
         XT, YT = -(-W // (pieces * lanes)) * lanes, -(-H // (strips * rows)) * rows
         pitch, ring_pitch = pitch_of(XT, problem.KW, lanes), (-(-XT // 16) | 1) * 16
-        if (problem.KD - 1 + rows) * YT * ring_pitch + (YT + problem.KH + rows) * pitch <= words:
+        needed = (problem.KD - 1 + rows) * (YT * ring_pitch + 16) + (YT + problem.KH + rows) * pitch
+        if needed <= words and strips * pieces * most >= threads:
             break
-    cuts = max(1, min(-(-TASKS * thread_count() // (strips * pieces)), D // (4 * problem.KD)))
+    cuts = min(-(-TASKS * threads // (strips * pieces)), most)
     ZT = -(-D // (cuts * rows)) * rows
     return Tiling(ZT, YT, XT, pitch, YT + problem.KH - 1), Tiling(ZT, YT, XT, ring_pitch, YT)
 

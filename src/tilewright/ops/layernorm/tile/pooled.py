@@ -1,12 +1,14 @@
 """Vectors of texts on a GPU, from the hidden states that the last layernorm wrote, and vectors scaled to length 1.
 
-    mean = sum of a text's rows / rows;   weightedmean: row t counts t + 1 times;   scaled = v / |v|
+    weightedmean = sum of (t + 1) * row t / sum of (t + 1);   mean_sqrt_len_tokens = sum of rows / sqrt(rows)
+    scaled = v / |v|
+
+The plain mean is `ops.pool`.
 
 Each hidden state is read once, so memory bandwidth limits it. Sums are in float64. A text's rows are added in blocks
 from its first row on, so that the order of its sums depends on its length alone.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +17,7 @@ import triton.language as tl
 
 ROWS, COLUMNS = 32, 128  # of a block: 32 elements for each thread of 4 warps; many texts are one block long
 WHOLE = 512  # elements of a vector at a time
-KINDS = {"mean": 0, "mean_sqrt_len_tokens": 1, "weightedmean": 2, "max": 3, "cls": 4, "lasttoken": 5}
+KINDS = {"mean_sqrt_len_tokens": 1, "weightedmean": 2, "max": 3, "cls": 4, "lasttoken": 5}
 
 
 class PoolSizes(NamedTuple):
@@ -59,8 +61,6 @@ def pool_text(x, bounds, out, sizes, KIND: tl.constexpr, BT: tl.constexpr, BC: t
     if KIND == 3:
         total = tl.where(wrong > 0, float("nan"), total)
     count = (end - first).to(tl.float64)
-    if KIND == 0:
-        total = total / count
     if KIND == 1:
         total = total / tl.sqrt(count)
     if KIND == 2:
@@ -83,15 +83,11 @@ def scale_row(x, out, D, least, BD: tl.constexpr):
         tl.store(out + row + start + columns, (values / length).to(tl.float32), mask=inside)
 
 
-def pool(x: torch.Tensor, bounds: torch.Tensor, poolings: Sequence[str], skip: int) -> torch.Tensor:
-    """See `backends.pooling.pooled`. x: contiguous, on the device of bounds."""
-    n, C = len(bounds) - 1, x.shape[1]
-    out = x.new_empty((n, C * len(poolings)), dtype=torch.float32)
+def pool_into(x: torch.Tensor, bounds: torch.Tensor, pooling: str, skip: int, out: torch.Tensor) -> None:
+    """Write one of `backends.pooling.pooled`'s vectors. pooling: of KINDS. x: contiguous. out: float32 (n, C)."""
+    n, C = out.shape
     grid = n, triton.cdiv(C, COLUMNS)
-    for i, pooling in enumerate(poolings):
-        sizes = PoolSizes(C, out.stride(0), skip)
-        pool_text[grid](x, bounds, out[:, i * C :], sizes, KINDS[pooling], ROWS, COLUMNS)
-    return out
+    pool_text[grid](x, bounds, out, PoolSizes(C, out.stride(0), skip), KINDS[pooling], ROWS, COLUMNS)
 
 
 def scale(x: torch.Tensor, least: float) -> torch.Tensor:

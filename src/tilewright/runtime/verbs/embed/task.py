@@ -14,7 +14,7 @@ from tilewright.formats.images import array_header
 from tilewright.formats.sentence_encoder import RaggedEncoder
 from tilewright.models.bert_config import BertConfig
 from tilewright.models.text_vectors import checked_size
-from tilewright.runtime.forced_rungs import check_rungs
+from tilewright.runtime.forced_rungs import Idle, check_rungs
 from tilewright.runtime.inputs import cut_lines
 from tilewright.runtime.jobs.cut import Cut
 from tilewright.runtime.jobs.directory import JobDirectory
@@ -30,6 +30,8 @@ from tilewright.runtime.verbs.encoders import check_encoder, encoder_sizing
 from tilewright.runtime.verbs.records_task import AsParquet, RecordsTask, notices
 from tilewright.switches import check_switches
 
+NO_MEAN = {"pool": Idle("for a model whose vectors are no means", "its own pooling", "leave it out")}
+
 
 def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
     """Check everything that can be checked before the work. Raises UsageError, InputError and ResourceError."""
@@ -38,8 +40,8 @@ def task_of(job: EmbedJob, say: Say = quiet, workers: int = 1) -> EmbedTask:
     check_switches("embed", job.settings.without, job.device, job.dtype)
     config = config_of(job.model, BertConfig)
     check_encoder(job, config)
-    check_rungs("embed", job.settings.rungs, job.device, None, config.calls)
     modules = embedding_modules(job.model, config.hidden_size)
+    check_rungs("embed", job.settings.rungs, job.device, {} if "mean" in modules.poolings else NO_MEAN, config.calls)
     size = checked_size(job.dimensions, modules.size(config.hidden_size), "--dimensions")
     job.measure()
     kind = RowsTask if job.form == ".parquet" else ArrayTask if job.is_array else EmbedTask

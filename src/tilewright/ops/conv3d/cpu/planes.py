@@ -1,0 +1,184 @@
+"""The passes of `separable` along y and x, for one plane of a tile.
+
+A block of the pass along y is transposed in registers before it is stored, so that a column of 16 rows is one vector.
+The pass along x then slides down columns as the pass along y slides down rows: 62 aligned loads serve 272 multiply-adds
+for 17 taps (elements of the filter). Along the rows themselves, each product would load a vector across two cache
+lines. The result is transposed back.
+
+Where the rows under all windows of a tile are adjacent rows of the volume, the pass along y reads the volume itself.
+Columns at the sides of the volume are then copies of results, because equal elements have equal sums. Only the tiles at
+its upper and lower end copy their planes to scratch first.
+"""
+
+import functools
+from typing import NamedTuple
+
+from tilewright import simd
+from tilewright.ops.conv3d.cpu.gather import OUTSIDE, row_start
+from tilewright.ops.conv3d.cpu.slide import block_slide
+
+LINES = (
+    13  # of the next plane, prefetched during a block along y: 34 blocks prefetch 48 rows of 17 lines in half a plane
+)
+WORDS = 16  # float32 of a cache line
+
+
+class Areas(NamedTuple):
+    """Offsets in scratch: the gathered plane, a strip of rows between the passes along y and x, a plane of the ring."""
+
+    gathered: int
+    between: int
+    ring: int
+
+
+class Ahead(NamedTuple):
+    """The next line of x to prefetch: padded plane z, row r of the tile, `word` words after the row's first column.
+
+    start: the row's offset in x, or OUTSIDE.
+    """
+
+    z: int
+    r: int
+    word: int
+    start: int
+
+
+@simd.inline
+def ahead_at(z, source, tile, job):
+    """The first line of padded plane z. No row is left where the tile has no such plane."""
+    inside = z < tile.z1 + job.KD - 1
+    return Ahead(z, 0 if inside else tile.rows, 0, row_start(source, 0, z, tile.y0) if inside else OUTSIDE)
+
+
+@simd.inline
+def prefetch_lines(ahead, source, tile, job):
+    """Prefetch LINES lines of the tile's rows to the second cache. Returns the next line."""
+    z, r, word, start = ahead.z, ahead.r, ahead.word, ahead.start
+    first, width = tile.span.low - job.left, tile.span.high - tile.span.low
+    for _ in range(LINES):
+        if r < tile.rows:
+            if start != OUTSIDE:
+                simd.prefetch_far(source.x, start + first + word)
+            word += WORDS
+            if word >= width:
+                word, r = 0, r + 1
+                start = row_start(source, 0, z, tile.y0 + r) if r < tile.rows else OUTSIDE
+    return Ahead(z, r, word, start)
+
+
+@functools.cache
+def plane_kernel(rows: int, lanes: int):
+    """The inline function that convolves a gathered plane along y and x, into the ring; where a block is not square."""
+
+    @simd.inline
+    def along_y_and_x(tile, source, factors, scratch, areas, job):
+        """All outputs of the tile in a plane, of factors wy and wx."""
+        gathered, between, pitch = areas.gathered, areas.between, job.pitch
+        high, wide = tile.y1 - tile.y0, tile.x1 - tile.x0
+        for y in range(0, high, rows):
+            for i in range(0, wide + job.KW - 1, lanes):
+                at = gathered + y * pitch + i
+                block = simd.block_zeros(rows, 1, lanes)
+                block = block_slide(block, job.KH, factors, job.KD, scratch, at, pitch)
+                simd.block_store(block, scratch, between + i, pitch, lanes)
+            for i in range(0, wide, lanes):
+                block = simd.block_zeros(rows, 1, lanes)
+                for t in range(job.KW):
+                    w_at = job.KD + job.KH + t
+                    block = block_slide(block, 1, factors, w_at, scratch, between + i + t, pitch)
+                simd.block_store(block, scratch, areas.ring + y * job.ring_pitch + i, job.ring_pitch, lanes)
+
+    return along_y_and_x
+
+
+@functools.cache
+def square_kernel(lanes: int):
+    """The inline functions (from_scratch, from_volume) that convolve a plane along y and x, into the ring, in blocks of
+    lanes x lanes. One reads a gathered plane, the other one the volume."""
+    copy_sides = side_kernel(lanes)
+
+    @simd.inline
+    def along_y(array, at, step, to, factors, scratch, job):
+        """Store a block of the pass along y, transposed. at, step: its first element in `array`, and its next row."""
+        block = simd.block_zeros(lanes, 1, lanes)
+        block = block_slide(block, job.KH, factors, job.KD, array, at, step)
+        simd.block_store(simd.block_transpose(block), scratch, to, lanes, lanes)
+
+    @simd.inline
+    def along_x(y, tile, factors, scratch, areas, job):
+        """Compute the rows of outputs from row y of the tile on, from the columns between the passes."""
+        for i in range(0, tile.x1 - tile.x0, lanes):
+            block = simd.block_zeros(lanes, 1, lanes)
+            at, to = areas.between + i * lanes, areas.ring + y * job.ring_pitch + i
+            block = block_slide(block, job.KW, factors, job.KD + job.KH, scratch, at, lanes)
+            simd.block_store(simd.block_transpose(block), scratch, to, job.ring_pitch, lanes)
+
+    @simd.inline
+    def from_scratch(z, tile, source, factors, scratch, areas, job):
+        """All outputs of the tile in padded plane z, which was gathered."""
+        ahead, wide = ahead_at(z + 1, source, tile, job), tile.x1 - tile.x0
+        for y in range(0, tile.y1 - tile.y0, lanes):
+            for i in range(0, wide + job.KW - 1, lanes):
+                ahead = prefetch_lines(ahead, source, tile, job)
+                at, to = areas.gathered + y * job.pitch + i, areas.between + i * lanes
+                along_y(scratch, at, job.pitch, to, factors, scratch, job)
+            along_x(y, tile, factors, scratch, areas, job)
+
+    @simd.inline
+    def from_volume(z, tile, source, factors, scratch, areas, job):
+        """All outputs of the tile in padded plane z; `reads_volume` is true. The last two vectors of a row overlap."""
+        ahead, span, step = ahead_at(z + 1, source, tile, job), tile.span, source.x.strides[2] // 4
+        start = row_start(source, 0, z, tile.y0) - job.left
+        for y in range(0, tile.y1 - tile.y0, lanes):
+            for i in range(span.low, span.high, lanes):
+                ahead = prefetch_lines(ahead, source, tile, job)
+                column = min(i, span.high - lanes)
+                at, to = start + y * step + column, areas.between + (column - span.first) * lanes
+                along_y(source.x, at, step, to, factors, scratch, job)
+            copy_sides(tile.span, source, factors, scratch, areas.between, job)
+            along_x(y, tile, factors, scratch, areas, job)
+
+    return from_scratch, from_volume
+
+
+@simd.inline
+def reads_volume(source, tile, lanes, job):
+    """True if windows along y are runs of the volume's rows, in all rows of whole blocks, and if each column beside the
+    tile's run of columns is cval or a column of the run."""
+    first = simd.fetch(source.maps, job.y_map + tile.y0)
+    last = simd.fetch(source.maps, job.y_map + tile.y0 + tile.rows - 1)
+    span = tile.span
+    if first < 0 or last - first != tile.rows - 1 or (tile.y1 - tile.y0) % lanes or span.high - span.low < lanes:
+        return False
+    for i in range(span.first, span.last):
+        column = simd.fetch(source.maps, job.x_map + i)
+        if column >= 0 and not span.low <= column + job.left < span.high:
+            return False
+    return True
+
+
+@functools.cache
+def side_kernel(lanes: int):
+    """The inline function that completes the columns between the passes."""
+
+    @simd.inline
+    def copy_some(first, last, span, source, constant, scratch, between, job):
+        """Padded columns first to last: the column of the run that has the same elements, or `constant` for cval."""
+        for i in range(first, last):
+            column, to = simd.fetch(source.maps, job.x_map + i), between + (i - span.first) * lanes
+            if column < 0:
+                simd.store(scratch, to, constant)
+            else:
+                at = between + (column + job.left - span.first) * lanes
+                simd.store(scratch, to, simd.load(scratch, at, lanes))
+
+    @simd.inline
+    def copy_sides(span, source, factors, scratch, between, job):
+        """The columns before and after the run."""
+        cval, constant = simd.splat(source.cval, lanes), simd.zeros(lanes)
+        for b in range(job.KH):  # in the order of `block_slide`: the same bits
+            constant = simd.fma(simd.broadcast(factors, job.KD + b, lanes), cval, constant)
+        copy_some(span.first, span.low, span, source, constant, scratch, between, job)
+        copy_some(span.high, span.last, span, source, constant, scratch, between, job)
+
+    return copy_sides

@@ -1,0 +1,1 @@
+"""SIMT kernels of pool, in numba-cuda."""

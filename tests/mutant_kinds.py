@@ -294,8 +294,16 @@ def _trace(folder: Path) -> Kind:
 
 def _timeline(folder: Path) -> Kind:
     lanes = {0: Lane("shard", 0, [(0.0, 9.5)]), 1: Lane("compute", 3, [(1.0, 2.0), (4.0, 8.25)])}
-    runs = [Run("a.json", [Process(None, "", 0, {0: Lane("plan", 7, [(0.0, 1.0)])}), Process(0, "GPU 0", 7, lanes)])]
-    path = save_timeline(folder, "here", "two", runs, Window(0.0, 10.0))
+    runs = [
+        Run(
+            "a.json",
+            [
+                Process(None, "", 0, {0: Lane("plan", 7, [(0.0, 1.0)])}),
+                Process(0, "GPU 0", 7, lanes, "here", "1a2b", "2026-11-21"),
+            ],
+        )
+    ]
+    path = save_timeline(folder, "two", runs, Window(0.0, 10.0))
     return Kind([path.read_bytes()], at(path, lambda: _said(read_timeline(path))), text=True)
 
 

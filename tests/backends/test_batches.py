@@ -160,6 +160,31 @@ def test_batches_of_a_freed_model_are_refused(name):
             call()
 
 
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_batches_hold_their_model_while_they_run(name, streamed):
+    """Another thread may delete it between two launches: here the first one does."""
+    models, freed = [Model()], []
+    own = weakref.ref(models[0])
+
+    def dropping(*arrays):
+        models.clear()
+        freed.append(own() is None)
+        forward(*arrays)
+
+    batches = BACKENDS[name].batches(NETWORK._replace(forward=dropping, owner=own), [8], 2)
+    x, number = records(20, {"cpu": 8, "cuda": 3}[name])
+    doubled, above = np.zeros((20, 3), np.float32), np.zeros(20, np.int32)
+    if streamed:
+        parts = [(x[i : i + 8], number[i : i + 8]) for i in (0, 8, 16)]
+        found = [above.copy() for _, above in batches.stream(parts)]
+        assert np.array_equal(np.concatenate(found), number + 1)
+    else:
+        batches.run([x, number], [doubled, above])
+        assert np.array_equal(above, number + 1) and np.array_equal(doubled, 2 * x[:, :3])
+    assert freed == [False] * 3 and own() is None
+
+
 @pytest.mark.parametrize("sizes", [(128, 1024, 8192), (128,), (128, 1024)])
 @pytest.mark.parametrize("n", [0, 1, 127, 129, 1000, 1024, 1025, 7168, 8191, 8193, 20000])
 def test_pieces_hold_every_record_once(n, sizes):

@@ -39,7 +39,7 @@ def test_what_is_drawn_is_saved_for_the_report(run, traced):
     ("options", "says"),
     [
         ("a.json", "neither --output nor --save is given. Give one of them, as in -o runs.svg"),
-        ("a.json --save ../x", "--save is '../x'; a name is up to 40 of a-z, 0-9 and -"),
+        ("a.json --save ../x", "--save is '../x'; a name has 1 to 40 characters from a-z, 0-9 and -"),
         ("a.json -o a.txt", "--output is 'a.txt'; a name that ends in .svg is wanted. Write -o a.svg"),
         ("a.json -o -", "standard output"),
         ("- -o a.svg", "the trace is standard input"),

@@ -49,20 +49,21 @@ class Batches:
 
     def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
         """See `protocol.Batches`."""
-        self.network.check_owner()
-        for first, end in spans or [(0, len(inputs[0]))]:
-            for start in range(first, end, self.largest):
-                rows = slice(start, min(start + self.largest, end))
-                self.network.forward(*(array[rows] for array in (*inputs, *outputs)))
+        with self.network.held():
+            for first, end in spans or [(0, len(inputs[0]))]:
+                for start in range(first, end, self.largest):
+                    rows = slice(start, min(start + self.largest, end))
+                    self.network.forward(*(array[rows] for array in (*inputs, *outputs)))
 
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
         """See `protocol.Batches`. The batches are computed one after another."""
-        for inputs in batches:
-            n, outputs = len(inputs[0]), []
-            for i, (shape, dtype) in enumerate(self.network.outputs):
-                outputs.append(self.work.take(str(i), n, math.prod(shape), dtype).reshape(n, *shape))
-            self.run(inputs, outputs)
-            yield outputs
+        with self.network.held():
+            for inputs in batches:
+                n, outputs = len(inputs[0]), []
+                for i, (shape, dtype) in enumerate(self.network.outputs):
+                    outputs.append(self.work.take(str(i), n, math.prod(shape), dtype).reshape(n, *shape))
+                self.run(inputs, outputs)
+                yield outputs
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Call work() once."""

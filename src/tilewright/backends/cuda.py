@@ -29,6 +29,7 @@ from tilewright.backends.protocol import (
     Span,
     Spans,
     Step,
+    finished,
     unmeasured,
 )
 from tilewright.errors import ResourceError, UsageError
@@ -207,7 +208,7 @@ class Batches:
         """See `protocol.Batches`. The host copies a batch's inputs to pinned memory, and queues it."""
         n = len(inputs[0])
         sent = self._hosts(self.network.inputs, n)
-        try:
+        with self.network.held(), finished(self.pipeline):
             for first, end in spans or [(0, n)]:
                 for start, size, count in pieces(first, end, list(self.slots)):
                     rows, slot = slice(start, start + count), self.slots[size][0]
@@ -216,8 +217,6 @@ class Batches:
                     uploads = [(host[rows], x[:count]) for host, x in zip(sent, slot.inputs, strict=True)]
                     downloads = [(x[:count], host[rows]) for x, host in zip(slot.outputs, outputs, strict=True)]
                     self.pipeline.queue(Step(uploads, slot.launch, downloads))
-        finally:
-            self.pipeline.wait()  # also after an error: the copies' memory must not be freed before
 
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
         """See `protocol.Batches`. A batch's outputs are copied out and read while the next batch is computed."""
@@ -228,7 +227,7 @@ class Batches:
             pipeline = Pipeline(self.backend.device, downloads=True, overlap=self.backend.overlaps)
             self.streaming = Streaming(pipeline, hosts)
         pipeline, hosts = self.streaming
-        try:
+        with network.held(), finished(pipeline):
             for number, inputs in enumerate(batches):
                 at, n = number % len(slots), len(inputs[0])
                 slot, (sent, found) = slots[at], hosts[at]
@@ -243,8 +242,6 @@ class Batches:
                 waiting = arrays, copied
             if waiting is not None:
                 yield _arrived(*waiting)
-        finally:
-            pipeline.wait()
 
     def _hosts(self, operands: Sequence[Operand], n: int) -> list[np.ndarray]:
         return [self.backend.host((n, *shape), dtype) for shape, dtype in operands]

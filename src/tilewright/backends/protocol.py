@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -55,7 +55,7 @@ class Operand(NamedTuple):
 class Network(NamedTuple):
     """forward(*inputs, *outputs) writes the outputs of a batch; their arrays have one row per record.
 
-    owner: returns the model whose weights forward reads; None: the model was freed. A network of no model has no owner.
+    owner: a weak reference to the model whose weights forward reads. None: the network belongs to no model.
     """
 
     forward: Callable[..., None]
@@ -63,16 +63,20 @@ class Network(NamedTuple):
     outputs: Sequence[Operand]
     owner: Callable[[], object | None] | None = None
 
-    def check_owner(self) -> None:
-        """Raises UsageError if the model was freed. A CUDA graph would read what its memory holds now."""
-        if self.owner is not None and self.owner() is None:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the model until the end of the block. Raises UsageError if it was freed: a CUDA graph would read freed
+        memory."""
+        model = self.owner() if self.owner is not None else self
+        if model is None:
             raise UsageError("the model of these batches was freed, and they read its weights",
                              remedy="keep a reference to the model while its batches run")  # fmt: skip
+        yield
 
     def launch(self, call: Callable[[], object]) -> None:
-        """call(), which runs forward or its CUDA graph. Raises UsageError if the model was freed."""
-        self.check_owner()
-        call()
+        """Run `call`, which runs forward or replays its CUDA graph. Raises UsageError if the model was freed."""
+        with self.held():
+            call()
 
 
 class Step(NamedTuple):
@@ -91,6 +95,15 @@ class Pipeline(Protocol):
 
     def wait(self) -> None:
         """Return when every step is done."""
+
+
+@contextmanager
+def finished(pipeline: Pipeline) -> Iterator[None]:
+    """A block whose steps are done at its end, also after an error: their memory must not be freed before."""
+    try:
+        yield
+    finally:
+        pipeline.wait()
 
 
 class Workspace(Protocol):

@@ -10,7 +10,6 @@ import functools
 import io
 import math
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields
@@ -20,6 +19,7 @@ from typing import Any
 from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import naming
+from tilewright.hardware.checkout import commit
 from tilewright.ops.core.ladder import operations
 
 SCALING = "scaling"  # the operation of rows of `bench scaling`
@@ -269,21 +269,6 @@ def _value(kind: object, text: str) -> object:
 def is_exact(name: str) -> bool:
     """True if the name that `commit` gave says which code was measured."""
     return name not in ("", "unknown") and not name.endswith("-dirty")
-
-
-def commit() -> str:
-    """The commit that is checked out, with "-dirty" if the package was changed; "unknown" outside a checkout."""
-    package = Path(__file__).resolve().parent.parent
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", package, *words], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", __file__)  # fails for an installed copy that lies inside another checkout
-        return git("rev-parse", "--short", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", "*.py") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
 
 
 def save_here(rows: list[Row]) -> list[Path]:

@@ -16,7 +16,7 @@ from tilewright.cli._values import parse_values
 from tilewright.errors import UsageError, counted
 
 if TYPE_CHECKING:
-    from tilewright.bench.report.timeline import Run, Window
+    from tilewright.bench.report.timeline import Run
 
 MOST_TRACES = 8  # below each other
 ENDING = ".svg"
@@ -36,7 +36,8 @@ class Options:
         str | None,
         Option(
             metavar="NAME",
-            help="Save what is drawn in results/<machine>/timeline_NAME.json, for `tilewright report` and `writeup`.",
+            help="Save the figure's data to results/<machine>/timeline_NAME.json. `tilewright report` and `writeup` "
+            "draw it.",
             show_default=False,
         ),
     ] = None
@@ -69,6 +70,7 @@ def timeline(options: Options) -> None:
     from tilewright.bench.report.svg import standalone
     from tilewright.bench.report.timeline import Run, Window
     from tilewright.bench.report.timeline import timeline as drawn
+    from tilewright.bench.report.timelines import save_timeline
     from tilewright.bench.results import write_text
     from tilewright.formats.traces import read_trace
 
@@ -89,16 +91,7 @@ def timeline(options: Options) -> None:
         write_text(Path(options.output), standalone(drawing))
         say(f"wrote {options.output}: {told}")
     if options.save is not None:
-        say(f"wrote {_saved(options.save, runs, window)}: {told}")
-
-
-def _saved(name: str, runs: list[Run], window: Window) -> Path:
-    """Save the timeline beside the rows of this machine, or of its GPU if a worker had one. Returns the file."""
-    from tilewright.bench.report.timelines import save_timeline
-    from tilewright.hardware import gpu_name, machine_name
-
-    on_gpu = any(one.device.startswith("GPU") for run in runs for one in run.processes)
-    return save_timeline(Path("results"), gpu_name() if on_gpu else machine_name(), name, runs, window)
+        say(f"wrote {save_timeline(Path('results'), options.save, runs, window)}: {told}")
 
 
 def _check(options: Options) -> None:
@@ -109,8 +102,9 @@ def _check(options: Options) -> None:
     if options.output is None and options.save is None:
         raise UsageError("neither --output nor --save is given", remedy="give one of them, as in -o runs.svg")
     if options.save is not None and not NAME.fullmatch(options.save):
-        raise UsageError(parameter="--save", value=repr(options.save), rule="a name is up to 40 of a-z, 0-9 and -",
-                         remedy="give one such as two-workers")  # fmt: skip
+        rule = "a name has 1 to 40 characters from a-z, 0-9 and -, and does not start with -"
+        remedy = "give one such as two-workers"
+        raise UsageError(parameter="--save", value=repr(options.save), rule=rule, remedy=remedy)
 
     if len(options.traces) > MOST_TRACES:
         raise UsageError(f"there are {len(options.traces)} traces; at most {MOST_TRACES} are drawn in one figure")

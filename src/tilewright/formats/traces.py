@@ -22,6 +22,7 @@ class _Args(msgspec.Struct):
     name: str = ""
     worker: int | None = None
     device: str = ""
+    machine: str = ""
     sort_index: int = 0
     records: int = 0
 
@@ -36,14 +37,20 @@ class _Event(msgspec.Struct):
     args: _Args = msgspec.field(default_factory=_Args)
 
 
+class _Origin(msgspec.Struct):
+    commit: str = ""
+    date: str = ""
+
+
 class _Trace(msgspec.Struct):
     events: list[_Event] = msgspec.field(name="traceEvents")
+    origin: _Origin = msgspec.field(name="otherData", default_factory=_Origin)
 
 
 @dataclass
 class Lane:
-    """A row of a process. spans: (begin, end) in ms since the start of the job, in the order of their begins. busy: of
-    a saved timeline, which stores near spans as one: the share of its time that the spans covered."""
+    """A row of a process. spans: (begin, end) in ms since the start of the job, in the order of their begins. busy:
+    share of the window covered by spans; set only in a saved timeline, whose near spans are merged."""
 
     name: str = ""
     order: int = 0
@@ -53,12 +60,19 @@ class Lane:
 
 @dataclass
 class Process:
-    """A worker, or the process that leads: then `worker` is None. device: a GPU or cores, in words. records: done."""
+    """A worker, or the process that leads: then `worker` is None. device: a GPU or cores, in words. records: done.
+
+    machine: the folder of its results. commit, date: of the run, as in a row of results. A trace of an earlier version
+    lacks these three.
+    """
 
     worker: int | None = None
     device: str = ""
     records: int = 0
     lanes: dict[int, Lane] = field(default_factory=dict)
+    machine: str = ""
+    commit: str = ""
+    date: str = ""
 
     @property
     def rows(self) -> list[Lane]:
@@ -74,13 +88,13 @@ def read_trace(path: str | os.PathLike[str]) -> list[Process]:
         text = bytearray(file.size)
         file.read_into(text, 0)
     try:
-        events = msgspec.json.decode(text, type=_Trace).events
+        trace = msgspec.json.decode(text, type=_Trace)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(
             f"this is no trace of a job: {brief(error)}", path=path, remedy="give a file that --trace has written"
         ) from error
     found: dict[int, Process] = {}
-    for number, event in enumerate(events):
+    for number, event in enumerate(trace.events):
         if not (abs(event.ts) <= LONGEST_US and 0 <= event.dur <= LONGEST_US):
             raise InputError(
                 f"the event begins at {event.ts:g} us and takes {event.dur:g} us; both must be times of a job",
@@ -89,6 +103,7 @@ def read_trace(path: str | os.PathLike[str]) -> list[Process]:
             )
         _add(found.setdefault(event.pid, Process()), event)
     for process in found.values():
+        process.commit, process.date = trace.origin.commit, trace.origin.date
         for lane in process.lanes.values():
             lane.spans.sort()
     return sorted(found.values(), key=lambda one: -1 if one.worker is None else one.worker)
@@ -101,7 +116,7 @@ def _add(process: Process, event: _Event) -> None:
         process.lanes.setdefault(event.tid, Lane()).spans.append((begin, begin + event.dur / 1e3))
         process.records += args.records
     elif event.name == "process_name":
-        process.worker, process.device = args.worker, args.device
+        process.worker, process.device, process.machine = args.worker, args.device, args.machine
     elif event.name == "thread_name":
         process.lanes.setdefault(event.tid, Lane()).name = args.name
     elif event.name == "thread_sort_index":

@@ -322,7 +322,7 @@ class DCGAN:
     def batches_of(self, *outputs: str) -> Batches:
         """`forward` from noise to these outputs, prepared at the first call. The model must outlive the batches."""
         if outputs not in self.batches:
-            own = weakref.proxy(self)  # the model owns the batches, and both are freed together
+            own = weakref.proxy(self)  # a strong reference would be a cycle, because the model owns the batches
             shapes = [Operand((self.columns,))], self.config.operands(outputs)
             network = Network(
                 lambda z, *arrays: own.forward(z, **dict(zip(outputs, arrays, strict=True))), *shapes, weakref.ref(self)

@@ -219,7 +219,7 @@ class TextCNN:
                     matrix = prepare_matrix(array(weights[f"linears.{i}.weight"]).T, dtype=dtype)
                 self.linears.append((matrix, vector(weights[f"linears.{i}.bias"])))
         self.tokens, sizes = token_lookup(self.convolutions), SIZES[self.backend.name]
-        own = weakref.proxy(self)  # the model owns the batches, and both are freed together
+        own = weakref.proxy(self)  # a strong reference would be a cycle, because the model owns the batches
         what = f"the GPU's memory does not hold a batch of {sizes[0]} sentences beside the weights"
         remedy = "give the token table less (table_memory, --table-memory on the command line), or run on the CPU"
         with self.backend.enough_memory(what, remedy):

@@ -12,7 +12,7 @@ from tilewright.bench.report.timelines import read_timeline, read_timelines, sav
 from tilewright.bench.report.write import ladders, write
 from tilewright.bench.report.writeup import write_writeup
 from tilewright.bench.results import save
-from tilewright.errors import InputError
+from tilewright.errors import InputError, UsageError
 from tilewright.formats.traces import Lane, Process
 
 
@@ -20,12 +20,13 @@ from tilewright.formats.traces import Lane, Process
 def runs():
     """One run of 100,000 short reads, and one of a GPU after its leading process."""
     many = [(i / 1000, i / 1000 + 0.00025) for i in range(100_000)]
+    where = {"machine": "made-up-2c", "commit": "1a2b3c4", "date": "2026-11-21"}
     lead = Process(None, "", 0, {0: Lane("plan", 7, [(0, 5)]), 1: Lane("run", 7, [(5, 150)])})
     worker = Process(
-        0, "GPU 0", 48, {0: Lane("shard", 0, [(10, 60), (70, 140)]), 1: Lane("compute, GPU", 3, [(12, 50)])}
+        0, "GPU 0", 48, {0: Lane("shard", 0, [(10, 60), (70, 140)]), 1: Lane("compute, GPU", 3, [(12, 50)])}, **where
     )
     return [
-        Run("many.json", [Process(1, "cores 0 to 1", 9, {0: Lane("read", 1, many)})]),
+        Run("many.json", [Process(1, "cores 0 to 1", 9, {0: Lane("read", 1, many)}, **where)]),
         Run("b.json", [lead, worker]),
     ]
 
@@ -33,8 +34,7 @@ def runs():
 @pytest.fixture
 def saved(tmp_path, runs, monkeypatch):
     monkeypatch.setattr(results, "commit", lambda: "1a2b3c4")
-    monkeypatch.setattr("tilewright.bench.report.timelines.commit", lambda: "1a2b3c4")
-    return save_timeline(tmp_path / "results", "made-up-2c", "two-runs", runs, Window(0, 100))
+    return save_timeline(tmp_path / "results", "two-runs", runs, Window(0, 100))
 
 
 def paths(svg):
@@ -56,10 +56,25 @@ def test_a_saved_timeline_has_the_figure_of_its_traces(saved, runs):
 
 def test_a_long_trace_is_a_small_file(tmp_path):
     spread = [(i, i + 0.5) for i in range(100_000)]
-    path = save_timeline(
-        tmp_path, "m", "long", [Run("a", [Process(0, "", 0, {0: Lane("read", 1, spread)})])], Window(0, 1e5)
-    )
+    one = Process(0, "", 0, {0: Lane("read", 1, spread)}, "m", "c", "2026-11-21")
+    path = save_timeline(tmp_path, "long", [Run("a", [one])], Window(0, 1e5))
     assert path.stat().st_size < 40_000
+
+
+def test_a_timeline_is_of_the_machine_that_ran(runs, tmp_path):
+    elsewhere = runs[1].processes[1]
+    elsewhere.machine, elsewhere.commit = "nvidia-h200", "9f9f9f9"
+    with pytest.raises(
+        UsageError, match="the runs are of made-up-2c and nvidia-h200; a saved timeline is of one machine"
+    ):
+        save_timeline(tmp_path, "a", runs, Window(0, 100))
+    path = save_timeline(tmp_path, "a", runs[1:], Window(0, 100))
+    assert (
+        path == tmp_path / "nvidia-h200/timeline_a.json" and "commit 9f9f9f9, 2026-11-21" in read_timeline(path).origin
+    )
+    elsewhere.machine = ""
+    with pytest.raises(UsageError, match=r"b\.json does not say on which machine it was recorded.* Record it again"):
+        save_timeline(tmp_path, "a", runs[1:], Window(0, 100))
 
 
 def test_the_report_and_the_writeup_show_it(saved, tmp_path, row):
@@ -87,7 +102,7 @@ def test_the_report_and_the_writeup_show_it(saved, tmp_path, row):
     [
         (lambda t: t.update(begin=100.0), "it goes from 100 to 100 ms"),
         (lambda t: t.update(end=1e300), "a time is beyond 30 years"),
-        (lambda t: t.update(commit="a | b"), "its commit or its date is none"),
+        (lambda t: t.update(commit="a | b"), "its commit or date is malformed"),
         (lambda t: t.update(runs=[]), "nothing happened from 0 to 100 ms"),
         (lambda t: lane(t).update(busy=1.5), "a share is not from 0 to 1"),
         (lambda t: lane(t).update(spans=[[5, 6], [1, 2]]), "the times of a lane are not in order"),
@@ -112,5 +127,5 @@ def lane(told):
 def test_another_name_is_refused(saved):
     other = Path(saved.parent, "timeline_A b.json")
     saved.rename(other)
-    with pytest.raises(InputError, match=r"the name 'A b' of this timeline is not made of a-z, 0-9 and -"):
+    with pytest.raises(InputError, match=r"the name 'A b' of this timeline may contain only a-z, 0-9 and -"):
         read_timelines(saved.parent.parent)

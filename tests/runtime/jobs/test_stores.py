@@ -84,6 +84,22 @@ def test_shards_of_an_ended_worker_are_taken_over(keys, monkeypatch):
     assert keys.names() == {}
 
 
+def test_one_scan_finds_all_shards_of_dead_workers(keys, monkeypatch):
+    """A scan of a large job takes seconds. A shard that its worker committed before it died is not run again."""
+    committed = set()
+    with Board(keys) as right, Board(keys) as left:
+        theirs = shards(left, [0, 1, 2])
+        assert [theirs.next() for _ in range(3)] == [0, 1, 2]
+        keys.delete([f"workers/{left.id}"])
+        mine = shards(right, [0, 1, 2], lambda among: committed if among is None else committed & set(among))
+        assert mine.next() == 0
+        monkeypatch.setattr(keys, "names", None)
+        monkeypatch.setattr(mine, "_look", None)
+        committed.add(1)
+        assert mine.next() == 2
+        monkeypatch.undo()
+
+
 def test_the_last_shards_are_asked_for_one_by_one(keys, monkeypatch):
     """Listing all shards of a large job takes many requests, and near its end every worker waits and scans."""
     committed, asked = set(range(1, 999)), []

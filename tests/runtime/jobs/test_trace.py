@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from tilewright.errors import InputError, UsageError
+from tilewright.formats.traces import read_trace
+from tilewright.hardware import machine_name
+from tilewright.hardware.checkout import commit
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs import trace
@@ -52,6 +56,14 @@ def test_who_did_what_when(place, tmp_path_factory, workers):
     run(place.task(), place.output, Local(workers) if workers else Inline(), Settings(trace=path))
     check_shards(read(path), [f"worker {number}" for number in range(max(workers, 1))])
     place.check()
+
+
+def test_a_trace_says_where_and_when_it_was_recorded(place, tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("trace") / "out.json")
+    run(place.task(), place.output, Inline(), Settings(trace=path))
+    lead, worker = read_trace(path)
+    assert (lead.machine, worker.machine) == ("", machine_name())
+    assert worker.commit == commit() and re.fullmatch(r"\d{4}-\d\d-\d\d", worker.date)
 
 
 def test_a_run_that_fails_has_its_trace(place, tmp_path_factory):

@@ -29,8 +29,8 @@ Wanted = Callable[[Row], bool]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One line. commands: the first one for a CPU where it runs on one. page: with its table and figure; if there are
-    several pages, the name of each and its link.
+    """One line. commands: the first one for a CPU where it runs on one. page: link to its table and figure, or
+    {name: link} for several pages.
 
     wanted: which rows are its own. devices: where it can run. detail: what was measured there, in words, of the rows of
     one machine. published: what a report says.

@@ -73,7 +73,7 @@ def _share(y: float, names: list[str], seconds: float, share: float) -> Iterator
 
 
 def layers_figure(layers: dict[str, list[Row]], ladder: Ladder) -> str:
-    """The rate of each rung and peer at each layer, on one logarithmic axis. The rung that runs by default says so.
+    """The rate of each rung and peer at each layer, on one logarithmic axis. The default rung is marked.
 
     layers: name -> rows of one dtype and number of threads.
     """

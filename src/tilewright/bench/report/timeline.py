@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tilewright.bench.report.svg import figure, line, text, wrapped
@@ -32,8 +32,8 @@ WHOLE = "run"  # row of the leading process that covers all shards, which are dr
 
 
 class Run(NamedTuple):
-    """A trace to draw. name: its heading, such as its file's name. end: of a saved timeline, the end of the last span
-    of the whole trace, in ms."""
+    """A trace to draw. name: its heading, such as its file's name. end: end of the trace's last span in ms; set only
+    in a saved timeline."""
 
     name: str
     processes: list[Process]
@@ -71,7 +71,7 @@ def _shifted(process: Process, zero: float) -> Process:
         number: Lane(lane.name, lane.order, [(begin - zero, end - zero) for begin, end in lane.spans])
         for number, lane in process.lanes.items()
     }
-    return Process(process.worker, process.device, process.records, lanes)
+    return replace(process, lanes=lanes)
 
 
 @dataclass
@@ -178,7 +178,8 @@ def _plain(words: str) -> str:
 
 
 def merged(lane: Lane, window: Window) -> Iterator[tuple[float, float]]:
-    """The spans in the window in ms. Those that are nearer than NEAR pixels are one, and none is narrower."""
+    """The spans in the window in ms. Those that are nearer than NEAR pixels are one, and a shorter span is widened to
+    it."""
     near, last = NEAR * (window.end - window.begin) / (RIGHT - LEFT), None
     for begin, end in lane.spans:
         if begin >= window.end or end <= window.begin:

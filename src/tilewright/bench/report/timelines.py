@@ -6,7 +6,6 @@ few kilobytes, and the report draws it without the traces.
 
 from __future__ import annotations
 
-import datetime
 import math
 import os
 import re
@@ -17,13 +16,14 @@ from typing import NamedTuple
 import msgspec
 
 from tilewright.bench.report.timeline import Run, Window, busy, drawn_lanes, merged, timeline
-from tilewright.bench.results import commit, write_text
+from tilewright.bench.results import write_text
 from tilewright.errors import InputError, UsageError, brief, counted
 from tilewright.formats.files import InputFile
 from tilewright.formats.traces import LONGEST_US, Lane, Process
 
 PREFIX, ENDING = "timeline_", ".json"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+MACHINE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 MOST_BYTES = 16 << 20  # of a file: 300 lanes of 1,600 spans
 DECIMALS = 4  # of a time in ms: a tenth of a microsecond
 ABOUT = (
@@ -82,16 +82,34 @@ class Timeline(NamedTuple):
         return f"{counted(self.runs, 'run')}; {self.machine}, commit {self.commit}, {self.date}"
 
 
-def save_timeline(folder: Path, machine: str, name: str, runs: Sequence[Run], window: Window) -> Path:
-    """Write folder/<machine>/timeline_<name>.json. Raises ResourceError if that fails."""
+def save_timeline(folder: Path, name: str, runs: Sequence[Run], window: Window) -> Path:
+    """Write folder/<machine>/timeline_<name>.json, for the machine on which the runs were recorded.
+
+    Raises UsageError if a trace does not name its machine, or if there are several; ResourceError if writing fails.
+    """
+    machine, commit, day = _origin(runs)
     shown = [
         _Run(run.name, round(run.last, DECIMALS), [_process(one, window) for one in run.processes]) for run in runs
     ]
-    day = datetime.date.today().isoformat()
-    saved = _Saved(round(window.begin, DECIMALS), round(window.end, DECIMALS), commit(), day, shown)
+    saved = _Saved(round(window.begin, DECIMALS), round(window.end, DECIMALS), commit, day, shown)
     path = folder / machine / f"{PREFIX}{name}{ENDING}"
     write_text(path, msgspec.json.encode(saved).decode() + "\n")
     return path
+
+
+def _origin(runs: Sequence[Run]) -> tuple[str, str, str]:
+    """(machine, commits, last day) of the runs."""
+    for run in runs:
+        workers = [one for one in run.processes if one.worker is not None]
+        if not workers or not all(one.machine and one.commit and one.date for one in workers):
+            raise UsageError(f"{run.name} does not say on which machine it was recorded, as traces of earlier versions",
+                             remedy="record it again with --trace, or leave out --save")  # fmt: skip
+    workers = [one for run in runs for one in run.processes if one.worker is not None]
+    machines = sorted({one.machine for one in workers})
+    if len(machines) > 1 or not MACHINE.fullmatch(machines[0]):
+        raise UsageError(f"the runs are of {' and '.join(machines)}; a saved timeline is of one machine",
+                         remedy="save one for each machine")  # fmt: skip
+    return machines[0], " and ".join(sorted({one.commit for one in workers})), max(one.date for one in workers)
 
 
 def _process(process: Process, window: Window) -> _Process:
@@ -113,7 +131,9 @@ def read_timeline(path: Path) -> Timeline:
     name = os.path.basename(path).removeprefix(PREFIX).removesuffix(ENDING)
     remedy = "remove it and save the timeline again"
     if not NAME.fullmatch(name):
-        raise InputError(f"the name {name!r} of this timeline is not made of a-z, 0-9 and -", path=path, remedy=remedy)
+        raise InputError(
+            f"the name {name!r} of this timeline may contain only a-z, 0-9 and -", path=path, remedy=remedy
+        )
     with InputFile(path, "timeline") as file:
         if file.size > MOST_BYTES:
             raise InputError(f"the timeline has {file.size:,} bytes; at most {MOST_BYTES:,} are read", path=path)
@@ -141,8 +161,10 @@ def _wrong(saved: _Saved) -> str:
         return "a time is beyond 30 years"
     if not saved.begin < saved.end:
         return f"it goes from {saved.begin:g} to {saved.end:g} ms"
-    if not re.fullmatch(r"[\w.-]{1,60}", saved.commit) or not re.fullmatch(r"\d{4}-\d\d-\d\d", saved.date):
-        return "its commit or its date is none"
+    if not re.fullmatch(r"[\w.-]+( and [\w.-]+)*", saved.commit[:400]) or not re.fullmatch(
+        r"\d{4}-\d\d-\d\d", saved.date
+    ):
+        return "its commit or date is malformed"
     if any(b < a for lane in lanes for a, b in lane.spans) or any(lane.spans != sorted(lane.spans) for lane in lanes):
         return "the times of a lane are not in order"
     return "" if all(0 <= lane.busy <= 1 for lane in lanes) else "a share is not from 0 to 1"

@@ -7,14 +7,14 @@ both axes and the accuracy class; `Packed.data` is what it returns.
 
 from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.problem import OfTiles
-from tilewright.ops.conv_transpose2d.tile.forms import POSITIONS
+from tilewright.ops.conv_transpose2d.tile.forms import LINE, POSITIONS
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.needs import amx_tiles, engine, on
 
 CHANNELS = 16  # with this many, the sums of a Winograd tile cost less than the multiplications they save
 LIMB_DEPTH = 256  # products of an output from which three products of bfloat16 limbs hold the float32 bound
 COLUMNS, FEW = 64, 16  # columns of all phases: the most for one product, and the most for four positions per product
-SPLIT = 128  # channels of x from which bulk copies of limbs gain more than the pass that splits x costs, on an H100
+SPLIT = 128  # from this many channels on, bulk copies save more time than the limb pass costs (H100)
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 # Constants of the bounds. Matrix units truncate where they add; three products of limbs are off by up to 255 eps32 of
@@ -77,11 +77,10 @@ def few_columns(most: int):
 
 
 def many_columns(problem) -> str | None:
-    """All phases have more channels than tile.columns_limbs takes, which is faster for so few."""
+    """Refuses up to COLUMNS columns, for which tile.columns_limbs is faster."""
     columns = problem.O * problem.rows.stride * problem.columns.stride
-    return (
-        None if columns > COLUMNS else f"all phases have {columns} columns; up to {COLUMNS} are faster in one product"
-    )
+    what = f"all phases together have {columns} columns; up to {COLUMNS}, tile.columns_limbs is faster"
+    return None if columns > COLUMNS else what
 
 
 def many_channels(problem) -> str | None:
@@ -182,7 +181,7 @@ ladder = Ladder(
          memory="conv_transpose2d.memory:tile_phases"),
     Rung("tile.columns_limbs", after="tile.limbs", needs=(*TILE_LIMBS, few_columns(COLUMNS)), chosen=True, c=LIMBS,
          idea="two bfloat16 limbs: few channels: those of all phases are the columns of one product",
-         kernel="conv_transpose2d.tile.launch:convolve", options={"positions": POSITIONS},
+         kernel="conv_transpose2d.tile.launch:convolve", options={"positions": POSITIONS, "depth": LINE // 2},
          swept={"positions": (32, 64, 128), "depth": (32, 64)}, prepare="conv_transpose2d.tile.weights:pack_columns",
          memory="conv_transpose2d.memory:tile_columns"),
     Rung("tile.boxes_limbs", after="tile.limbs", needs=(*TILE_LIMBS, copied), slow=(many_columns,), chosen=True,

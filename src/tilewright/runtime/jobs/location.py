@@ -39,7 +39,7 @@ def job_path(output: str) -> str:
 def moved_to(output: str) -> str | None:
     """The directory that the file OUT.job names; None if there is no such file. output: a resolved path.
 
-    A file that names a directory in the output, or one that holds it, was edited: it counts as none. Raises
+    The file is ignored if its directory contains, equals or is inside the output: no run writes this. Raises
     ResourceError if another user may have planted the file.
     """
     path = f"{output}.job"

@@ -7,6 +7,7 @@ checks one variable.
 
 from __future__ import annotations
 
+import datetime
 import os
 import threading
 import time
@@ -20,6 +21,8 @@ import msgspec
 from tilewright.errors import UsageError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import InputFile, naming
+from tilewright.hardware import gpu_name, machine_name
+from tilewright.hardware.checkout import commit
 
 if TYPE_CHECKING:
     from tilewright.runtime.jobs.directory import JobDirectory
@@ -52,12 +55,14 @@ class Event(msgspec.Struct, array_like=True):
 
 
 class Who(msgspec.Struct):
-    """The first line of a process's file. worker: None for the process that leads. device: see `Place.device`."""
+    """The first line of a process's file. worker: None for the process that leads. device: see `Place.device`. machine:
+    the folder of its results; "" for the process that leads."""
 
     worker: int | None
     host: str
     pid: int
     device: str = ""
+    machine: str = ""
 
 
 def span(row: str, name: str = "") -> AbstractContextManager[None]:
@@ -164,7 +169,8 @@ class Recorder:
         self._lanes: dict[int, int] = {}
         self._left = MOST
         self.records = 0  # of the shard whose span is open, once it is committed
-        self._write([Who(worker, os.uname().nodename, os.getpid(), device)])
+        machine = "" if worker is None else gpu_name() if device.startswith("GPU") else machine_name()
+        self._write([Who(worker, os.uname().nodename, os.getpid(), device, machine)])
 
     @contextmanager
     def span(self, row: str, name: str) -> Iterator[None]:
@@ -243,7 +249,9 @@ def merge(directory: JobDirectory, path: str, begin: int) -> None:
             for event in _events(directory, name, number, begin):
                 file.write((b"" if first else b",\n") + msgspec.json.encode(event))
                 first = False
-        file.write(b"\n]}\n")
+        day = datetime.date.fromtimestamp(begin / 1e9).isoformat()
+        origin = msgspec.json.encode({"commit": commit(), "date": day})
+        file.write(b'\n], "otherData": ' + origin + b"}\n")
 
 
 def _pieces(directory: JobDirectory) -> list[str]:
@@ -267,7 +275,7 @@ def _events(directory: JobDirectory, name: str, number: int, begin: int) -> Iter
             return
         what = "lead" if who.worker is None else f"worker {who.worker}"
         told = ", ".join(filter(None, (who.host, who.device, f"process {who.pid}")))
-        about = {"worker": who.worker, "host": who.host, "device": who.device}
+        about = {"worker": who.worker, "host": who.host, "device": who.device, "machine": who.machine}
         yield named("process_name", 0, name=f"{what} ({told})", **about)
         yield named("process_sort_index", 0, sort_index=-1 if who.worker is None else who.worker)
         for line in lines:

@@ -31,7 +31,7 @@ BEAT_SECONDS = 7.0
 KNOWN_SECONDS = 2.0  # for which the answer "alive" or "dead" about another process is cached
 LEAD, CLAIMS, WORKERS = "lead", "taken", "workers"
 LOOK_SECONDS, LOOK_SHARE = 0.5, 20  # the pause between two scans of the job: the minimum, and in durations of a scan
-MOST_SECONDS = 10.0  # the longest pause, on a slow store: a dead process's shards wait this long
+MOST_SECONDS = 10.0  # the longest pause, unless a scan takes longer: a dead process's shards wait this long
 PAGE = 1000  # shards per page of a listing: with fewer shards left than pages, each is asked for by itself
 FEW = 16  # or with at most so many left, all at once
 MISSES = 3  # failed claims in a row after which the list of free shards is read anew
@@ -261,7 +261,7 @@ class SharedShards:
         self._left = set(todo)  # neither committed here nor known to be committed elsewhere
         self._given: set[int] = set()  # shards that this process's workers run now
         self._free: list[int] = []  # unclaimed shards at the last scan, in reverse order
-        self._claims: set[int] = set()  # claimed shards at the last scan
+        self._claimed: list[int] = []  # claimed shards that were not committed at the last scan, in reverse order
         self._next_look, self._misses = 0.0, 0
 
     @property
@@ -269,15 +269,18 @@ class SharedShards:
         return not self._left
 
     def next(self) -> int | None:
-        number = self._fresh()
+        number = self._claimable()
         if number is None and time.monotonic() >= self._next_look:
             self._look()
-            number = self._fresh()
-            if number is None:
-                number = self._orphan()
+            number = self._claimable()
         if number is not None:
             self._given.add(number)
         return number
+
+    def _claimable(self) -> int | None:
+        """Claim a shard that was free at the last scan, or else one of a dead process. None if there is none."""
+        number = self._fresh()
+        return self._orphan() if number is None else number
 
     def drop(self, number: int) -> None:
         self._left.discard(number)
@@ -299,13 +302,15 @@ class SharedShards:
         return None
 
     def _orphan(self) -> int | None:
-        """Take over a dead process's shard; None if there is none."""
-        for number in self._order:
-            if number in self._left and number in self._claims and number not in self._given:
-                found = self._board.left_by_the_dead(number, supervised=self._supervised)
-                if found and self._board.take(number, *found):
-                    self._next_look = 0.0  # there may be more
-                    return number
+        """Take over a dead process's shard; None if there is none. A shard is looked at once after each scan."""
+        while self._claimed:
+            number = self._claimed.pop()
+            if number not in self._left or number in self._given:
+                continue
+            found = self._board.left_by_the_dead(number, supervised=self._supervised)
+            wanted = found and (number in self._again or number not in self._done([number]))
+            if found and wanted and self._board.take(number, *found):
+                return number
         return None
 
     def _look(self) -> None:
@@ -316,8 +321,10 @@ class SharedShards:
         bad = self._elsewhere(others) if others else []
         self._board.forget(bad)
         self._left -= set(others) - set(bad)
-        self._claims = self._board.claims(few)
-        taken = self._given | self._claims
-        self._free, self._misses = [n for n in reversed(self._order) if n in self._left and n not in taken], 0
-        now = time.monotonic()
-        self._next_look = now + min(max(LOOK_SECONDS, LOOK_SHARE * (now - begin)), MOST_SECONDS)
+        claims = self._board.claims(few)
+        open_shards = [number for number in reversed(self._order) if number in self._left - self._given]
+        self._free, self._misses = [number for number in open_shards if number not in claims], 0
+        self._claimed = [number for number in open_shards if number in claims]
+        scan = time.monotonic() - begin
+        pause = min(max(LOOK_SECONDS, LOOK_SHARE * scan), max(MOST_SECONDS, scan))
+        self._next_look = begin + scan + pause

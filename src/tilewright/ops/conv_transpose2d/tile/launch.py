@@ -75,8 +75,8 @@ def convolve(
 ) -> None:
     """out (B, OH, OW, O) from x (B, H, W, C) of the class's dtype; contiguous. out is float32 or of a 16-bit dtype.
 
-    shape: another one than the rung's own, for measurements. positions, depth: of a tile, instead of its own; both are
-    powers of two. Another depth may change bits.
+    shape: another one than the rung's own, for measurements. positions, depth: override the tile's rows and depth;
+    both are powers of two. Another depth may change bits.
     """
     rows, columns, s = weights.rows, weights.columns, shape or shape_for(weights, x.shape)
     s = replace(s, BM=positions or s.BM, BK=min(depth or s.BK, s.BK))

@@ -181,6 +181,37 @@ def test_wrong_options_are_refused():
         list(model.score([([1], [2])], max_batch_memory=10))
 
 
+def test_a_pass_whose_answers_are_lost_is_computed_again(rng, monkeypatch):
+    """An error of a GPU may come from a pass that was queued earlier than the one that is halved."""
+    model, lost = like(peer(**SMALL)), []
+    given = [(rng.integers(0, 200, n).tolist(), [5, 6]) for n in range(3, 40)]
+    wanted = as_bits(model.score(given))
+    compute = model.logprobs
+
+    def logprobs(hidden, targets):
+        found, number = compute(hidden, targets), len(lost)
+        lost.append(len(targets))
+
+        def answers():
+            if number == 1:
+                raise MemoryError
+            return found()
+
+        return answers
+
+    def halving(run, batch):
+        try:
+            return run(batch)
+        except MemoryError:
+            return run(batch // 2)
+
+    monkeypatch.setattr(model, "logprobs", logprobs)
+    monkeypatch.setattr(model.backend, "halving", halving)
+    monkeypatch.setitem(scoring.IN_FLIGHT, "cpu", 2)
+    monkeypatch.setitem(scoring.ROWS, "cpu", 90)
+    assert as_bits(model.score(given)) == wanted and len(lost) > 4
+
+
 def test_a_text_that_is_not_finite_spoils_no_other(rng):
     other = peer(**SMALL)
     model = like(other)

@@ -26,7 +26,7 @@ class Embed(Common):
     against: Against = None
     data: Annotated[
         str | None,
-        Option("--input", "-i", metavar="FILE", help=LENGTHS, show_default="typical lengths of film reviews"),
+        Option("--input", "-i", metavar="FILE", help=LENGTHS, show_default="random lengths, 28 tokens on average"),
     ] = None
     model: Annotated[
         Literal["minilm", "distilbert", "bert"],
@@ -73,7 +73,7 @@ class Score(Common):
     against: Against = None
     data: Annotated[
         str | None,
-        Option("--input", "-i", metavar="FILE", help=LENGTHS, show_default="contexts of 80 tokens on average"),
+        Option("--input", "-i", metavar="FILE", help=LENGTHS, show_default="random lengths, 80 tokens on average"),
     ] = None
     model: Annotated[str | None, Option(metavar="PATH", help="A GPT-2.", show_default="124M random weights")] = None
     count: Annotated[
@@ -81,7 +81,7 @@ class Score(Common):
         Option("--count", "-n", min=1, metavar="N", help="Number of texts.", show_default="64, or 4,096 on a GPU"),
     ] = None
     answers: Annotated[
-        int, Option(metavar="N", min=1, help="Continuations of each context, as a question has several answers.")
+        int, Option(metavar="N", min=1, help="Continuations per context, like several answers to one question.")
     ] = 1
     dtype: Annotated[Class, Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
@@ -96,8 +96,8 @@ def score(options: Score) -> None:
     tilewright bench score --answers 4 --threads 2
 
     The token ids are random. A context is as long as a line of --input, at 1.3 tokens per word; a continuation has 2 to
-    24 tokens. The peers take batches of 16 texts of similar length, on a GPU of 64. The peer lm-eval is the backend hf
-    of lm-evaluation-harness (pip install 'tilewright[eval]').
+    24 tokens. The peers take batches of 16 texts of similar length, or 64 on a GPU. The peer lm-eval is the `hf`
+    backend of lm-evaluation-harness (pip install 'tilewright[eval]').
     """
     watch, device = begin(options, options.dtype, options.threads)
     from tilewright.bench.workloads.embed import read_lines

@@ -95,8 +95,8 @@ class ScoringDecoder(Protocol):
         """See `Decoder`."""
 
     def logprobs(self, hidden: Array, targets: np.ndarray) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
-        """Queue the computation. The returned call waits for (log-probability float32 (n,) of each row's target, bool
-        (n,): whether it is the likeliest token)."""
+        """Queue the computation and return a function. The function waits, then returns (log-probability float32 (n,)
+        of each row's target, bool (n,): whether it is the likeliest token)."""
 
 
 class Decoder(Protocol):

@@ -159,10 +159,10 @@ def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | N
 
 
 def captured_rows(prompts: Prompts, slots: int, rows: int, lane: int) -> int:
-    """Rows of the passes that are captured as CUDA graphs, whose operands have memory of their own.
+    """Rows of the passes that run as CUDA graphs; a graph has its own memory for split operands.
 
-    Decode steps have the `lane` sequences of a lane. A prefill has `rows`; it is captured if a lane gets prompts of the
-    same lengths again. This is assumed if all prompts are equally long, and if they are more than the `slots`.
+    rows: of a prefill and a decode step. lane: of a decode step alone. A prefill is captured when a lane gets prompts
+    of the same lengths again: here, if all prompts are equally long and outnumber the slots.
     """
     repeats = prompts.tokens == prompts.count * prompts.longest and prompts.count > slots
     return rows if repeats else lane

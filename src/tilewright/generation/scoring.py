@@ -38,13 +38,13 @@ SHORTEST = 64  # positions of the smallest slots; each larger class has twice as
 class Wanted:
     """Tokens to score. tokens: int64 (n,), of the context and the continuation, n > 1. start: index of the
     continuation, above 0. logprobs: float32 (n - start,), when computed. greedy: whether each token is the likeliest
-    one. failed: whether a log-probability is not finite."""
+    one. failed: whether a log-probability is not finite, or not computed yet."""
 
     tokens: np.ndarray
     start: int
     logprobs: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
     greedy: bool = False
-    failed: bool = False
+    failed: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +104,7 @@ class Scorer:
                 self.after_pass()
         self.store(0)
         for wanted in block:
-            if wanted.failed:  # the bad value may come from the copied prefix, or from a neighbour in a panel of keys
+            if wanted.failed:  # its pass failed; or a bad value came from the copied prefix or a neighbour's keys
                 self.before = None
                 text = Text(wanted.tokens[:-1].tolist(), [wanted])
                 self.allocate(slot_length(len(text.tokens), self.model.sizes.context), 1)
@@ -113,7 +113,8 @@ class Scorer:
                 self.before = None
 
     def store(self, most: int) -> None:
-        """Wait for the oldest passes and store their answers, until so many are in flight."""
+        """Wait for the oldest passes and store their answers, until at most `most` are in flight. If an error is
+        raised, the texts of that pass stay `failed`, so that they are computed again, alone."""
         while len(self.waiting) > most:
             self.waiting.popleft()()
 
@@ -157,7 +158,7 @@ class Scorer:
         return found
 
     def compute(self, texts: list[Text]) -> None:
-        """Compute one forward pass, and the log-probabilities that are wanted of its texts."""
+        """Queue one forward pass and its log-probabilities; store those of passes beyond IN_FLIGHT."""
         ids: list[int] = []
         positions: list[int] = []
         spans: list[tuple[int, ...]] = []

@@ -37,11 +37,11 @@ from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import Packed, matmul, prepare
 
-ROWS = {  # tokens of a pass of a model of width WIDTH, or one text
-    "cpu": 2048,  # all arrays between the layers of a BERT-base take 90 MiB then
-    "cuda": 1 << 17,  # and 2 GiB in 16 bits; a pass takes an H100 longer than the host needs to queue it
+ROWS = {  # the most tokens of a pass of a model of width WIDTH; a single longer text is also a pass
+    "cpu": 2048,  # the arrays between the layers of a BERT-base take 90 MiB
+    "cuda": 1 << 17,  # the arrays take 2 GiB in 16 bits; an H100 computes longer than the host needs to queue a pass
 }
-WIDTH = 768
+WIDTH = 768  # of BERT-base, for which ROWS was measured
 MOST_ROWS = 1 << 18  # tokens of a pass of a narrower model on a GPU
 CACHED = 4  # texts of a pass, times tokens of the longest one, in ROWS: the size of the cache of keys and values
 IN_FLIGHT = {"cpu": 0, "cuda": 3}  # passes that a GPU computes while the host stores earlier results

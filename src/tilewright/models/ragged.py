@@ -1,11 +1,11 @@
 """Texts of different lengths, one after the other without padding: checked, sorted by length, and cut into passes.
 
-Token ids are checked at once with those of a pass. Where one does not fit, each text is checked alone, so that the
-error names it.
+The token ids of all texts are checked together. If one is invalid, each text is checked alone, so that the error names
+it.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,7 +25,7 @@ class Limits(NamedTuple):
 
 class Part(NamedTuple):
     """Some texts, the shortest first. chosen: int64 (n,), the index of each one in the caller's list. ids: int32
-    (tokens,), of all of them. lengths: int64 (n,), numbers of their tokens."""
+    (tokens,), of all of them. lengths: int64 (n,), the number of tokens of each text."""
 
     chosen: np.ndarray
     ids: np.ndarray
@@ -33,64 +33,58 @@ class Part(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """n texts, whose ids are joined and checked part by part: a GPU computes one part while the host joins the next.
+    """n checked texts. ids: int32 (tokens,), of all of them in the caller's order. order: int64 (n,), the index of each
+    text in the caller's list, the shortest first. begins, lengths: int64 (n,) in that order, the index of each text's
+    first token in `ids`, and its number of tokens."""
 
-    order: int64 (n,), index of each text in the caller's list, the shortest first. lengths: int64 (n,), ascending; they
-    may count tokens -1 at the end of a text.
-    """
-
-    texts: Sequence[ArrayLike] | np.ndarray
-    limits: Limits
+    ids: np.ndarray
     order: np.ndarray
+    begins: np.ndarray
     lengths: np.ndarray
 
     def part(self, first: int, end: int) -> Part:
-        """The texts from `first` on, before `end`, in the order of their lengths. Raises UsageError."""
-        index, lengths = self.order[first:end], self.lengths[first:end]
-        ids = _joined(self.texts, index, lengths)
-        if ids.dtype.kind in "iu" and int(ids.min()) >= 0 and int(ids.max()) < self.limits.vocabulary:
-            return Part(index, ids.astype(np.int32, copy=False), lengths)
-        rows = {i: _checked(i, self.texts[i], self.limits) for i in sorted(index.tolist())}
-        lengths = np.array([len(rows[i]) for i in index], np.int64)
-        again = np.argsort(lengths, kind="stable")
-        ids = np.concatenate([rows[i] for i in index[again]])
-        return Part(index[again], ids.astype(np.int32), lengths[again])
+        """The texts from `first` on, before `end`, in the order of their lengths."""
+        lengths = self.lengths[first:end]
+        starts = np.cumsum(lengths) - lengths
+        index = np.repeat(self.begins[first:end] - starts, lengths) + np.arange(lengths.sum())
+        return Part(self.order[first:end], self.ids[index], lengths)
 
 
 def sorted_texts(texts: Sequence[ArrayLike] | np.ndarray, limits: Limits) -> Texts:
     """Token ids of n texts, int (tokens,) each, or (n, tokens); -1 at the end of a row is no token.
 
-    Raises UsageError for a text of no tokens or too many; `Texts.part` does so for an id outside the vocabulary.
+    Raises UsageError for the first text that has no tokens or too many, or an id outside the vocabulary.
     """
-    lengths = _lengths(texts)
-    if not len(lengths) or int(lengths.min()) < 1 or int(lengths.max()) > limits.context:
+    ids, lengths = _together(texts)
+    if not _fit(ids, lengths, limits):
         rows = [_checked(i, text, limits) for i, text in enumerate(texts)]
-        texts, lengths = rows, np.array([len(row) for row in rows], np.int64)
+        lengths = np.array([len(row) for row in rows], np.int64)
+        ids = np.concatenate(rows) if rows else np.zeros(0, np.int64)
     order = np.argsort(lengths, kind="stable")
-    return Texts(texts, limits, order, lengths[order])
+    begins = np.cumsum(lengths) - lengths
+    return Texts(ids.astype(np.int32, copy=False), order, begins[order], lengths[order])
 
 
-def _lengths(texts: Sequence[ArrayLike] | np.ndarray) -> np.ndarray:
-    """int64 (n,), the tokens of each text; empty if the texts are not integers (n, tokens) or NumPy vectors."""
+def _together(texts: Sequence[ArrayLike] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the ids of all texts, their lengths) of integer arrays; ([-1], [0]) if they are anything else."""
     if isinstance(texts, np.ndarray) and texts.ndim == 2 and texts.dtype.kind in "iu" and texts.size:
         found = texts != NO_TOKEN
         lengths = texts.shape[1] - np.argmax(found[:, ::-1], axis=1)
         lengths[~found.any(axis=1)] = 0
-        return lengths
-    if set(map(type, texts)) == {np.ndarray} and {x.ndim for x in texts} == {1}:  # type: ignore[union-attr]
-        return np.fromiter(map(len, texts), np.int64, len(texts))  # type: ignore[arg-type]
-    return np.zeros(0, np.int64)
+        return texts[np.arange(texts.shape[1]) < lengths[:, None]], lengths
+    if set(map(type, texts)) == {np.ndarray}:  # sets: a test of each text would take three times as long
+        rows = cast(Sequence[np.ndarray], texts)
+        if {x.ndim for x in rows} == {1} and {x.dtype.kind for x in rows} <= {"i", "u"}:
+            return np.concatenate(rows), np.fromiter(map(len, rows), np.int64, len(rows))
+    return np.array([NO_TOKEN]), np.zeros(1, np.int64)
 
 
-def _joined(texts: Sequence[ArrayLike] | np.ndarray, index: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The ids of the texts with these indices and lengths, one text after the other; floats if a text has no
-    integers."""
-    if isinstance(texts, np.ndarray) and texts.ndim == 2:
-        return texts[index][np.arange(texts.shape[1]) < lengths[:, None]]
-    chosen = [texts[i] for i in index.tolist()]
-    if {x.dtype.kind for x in chosen} <= {"i", "u"}:  # type: ignore[union-attr]
-        return np.concatenate(chosen)
-    return np.zeros(1)
+def _fit(ids: np.ndarray, lengths: np.ndarray, limits: Limits) -> bool:
+    """True if no text has a wrong length, and no id is wrong."""
+    few, most = int(lengths.min()), int(lengths.max())
+    if ids.dtype.kind not in "iu" or few < 1 or most > limits.context:
+        return False
+    return int(ids.min()) >= 0 and int(ids.max()) < limits.vocabulary
 
 
 def _checked(i: int, text: ArrayLike, limits: Limits) -> np.ndarray:

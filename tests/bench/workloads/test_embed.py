@@ -8,7 +8,7 @@ import pytest
 from tilewright.bench.clocks import cpu as clock
 from tilewright.bench.workloads import embed
 from tilewright.bench.workloads.embed import Setting, lengths_of, padded, random_texts, read_lines
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import InputError, InternalError, UsageError
 from tilewright.models.bert_config import BertConfig
 
 SMALL = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
@@ -67,6 +67,9 @@ def test_wrong_vectors_are_not_reported(run, monkeypatch):
 def test_lengths_come_from_lines(tmp_path):
     (tmp_path / "a.txt").write_text("one two three four five six seven eight nine ten\n\n")
     assert set(lengths_of(read_lines(str(tmp_path / "a.txt")), 9, 512)) == {15}
+    (tmp_path / "a.txt").write_text(" \n\n")
+    with pytest.raises(InputError, match="the file has no line with words"):
+        read_lines(str(tmp_path / "a.txt"))
     drawn = lengths_of(None, 4000, 512)
     assert 26 < drawn.mean() < 30 and drawn.min() >= 3
     texts = [np.arange(n) for n in (1, 5, 3)]

@@ -55,7 +55,7 @@ def test_without_peers(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     rows, said = run("torch", "lm-eval")
     assert [(row.rung, row.peer) for row in rows] == [("tilewright", None)]
-    assert "no peers: torch is not installed; pip install torch transformers puts them beside ours" in said
+    assert "no peers: torch is not installed; to compare with it: pip install torch transformers" in said
     with pytest.raises(UsageError, match="no peer is called 'x'; torch, lm-eval are known"):
         run("x")
 
@@ -66,7 +66,7 @@ def test_without_the_harness(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.models.huggingface", None)
     rows, said = run("torch", "lm-eval")
     assert [row.rung for row in rows] == ["tilewright", "PyTorch"]
-    assert any("pip install 'tilewright[eval]' puts it beside ours" in line for line in said)
+    assert any("to compare with it: pip install 'tilewright[eval]'" in line for line in said)
 
 
 def test_wrong_values_are_not_reported(run, monkeypatch):

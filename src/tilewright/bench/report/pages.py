@@ -77,8 +77,8 @@ JOBS = {
     ),
     "embed": Job(
         "Embeddings",
-        "Encoders of the sizes of all-MiniLM-L6, DistilBERT and BERT with random weights, on movie reviews of real "
-        "lengths. Peers get the texts in sorted batches.",
+        "Encoders of the sizes of all-MiniLM-L6, DistilBERT and BERT with random weights. The token ids are random, "
+        "and lengths are like those of movie reviews, 28 tokens on average. Peers get the texts in sorted batches.",
         {"embed": "End to end"},
     ),
     "score": Job(

@@ -88,9 +88,9 @@ def device_sizes() -> list[Case]:
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
     """call(out=None) on tensors made of a case's NumPy inputs, for the bench and the tests.
 
-    Keys and values are already in the cache; a single query appends its own, as in decoding. The whole texts of an
-    encoder bring their keys and values, and nobody reads them again. In a 16-bit class q has its dtype. The result is
-    (B, H, Q, D), stored in the order of the rows; `out` should be stored in the same order.
+    Keys and values are already in the cache; a single query appends its own, as in decoding. For an
+    encoder's whole texts, keys and values are passed in the call and not kept in the cache. In a 16-bit class q has its
+    dtype. The result is (B, H, Q, D), stored in the order of the rows; `out` should be stored in the same order.
     """
     import torch
 

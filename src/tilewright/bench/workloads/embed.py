@@ -24,7 +24,7 @@ from tilewright.bench.measure import SameResults, Timing, interleave
 from tilewright.bench.peers.openvino import compiled
 from tilewright.bench.results import PEER, Row
 from tilewright.bench.roofs import measured_roofs
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import InputError, InternalError, UsageError
 from tilewright.formats.files import InputFile
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import BertConfig
@@ -67,8 +67,8 @@ class Setting:
 
 
 def lengths_of(lines: list[str] | None, count: int, most: int) -> np.ndarray:
-    """Token counts of `count` texts, drawn from the lengths of these lines. Without lines: as of film reviews, 28 on
-    average."""
+    """Token counts of `count` texts, drawn from the lengths of these lines. Without lines: random ones like those of
+    film reviews, 28 on average."""
     rng = np.random.default_rng(1)
     if lines is None:
         drawn = rng.gamma(3.5, 7.5, count)
@@ -84,11 +84,14 @@ def random_texts(config: BertConfig, lines: list[str] | None, count: int) -> lis
 
 
 def read_lines(path: str) -> list[str]:
-    """The lines of a text file. Bytes that are not UTF-8 become U+FFFD. Raises InputError."""
+    """The lines of a text file, at least one with a word. Bytes that are not UTF-8 become U+FFFD. Raises InputError."""
     with InputFile(path, "input") as file:
         text = bytearray(file.size)
         file.read_into(text, 0)
-    return text.decode(errors="replace").splitlines()
+    lines = text.decode(errors="replace").splitlines()
+    if not any(line.strip() for line in lines):
+        raise InputError("the file has no line with words", path=path, remedy="give a file with text")
+    return lines
 
 
 def random_weights(config: BertConfig, seed: int) -> dict[str, np.ndarray]:

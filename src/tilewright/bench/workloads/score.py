@@ -1,10 +1,11 @@
 """Scoring of given continuations, compared with transformers and with the "hf" backend of lm-evaluation-harness. The
-model is a GPT-2 of full size with random weights, or any other GPT-2. Token ids are random; their numbers follow those
-of real texts.
+model is a GPT-2 of full size with random weights, or any other GPT-2. Token ids are random. The text lengths are
+typical of real texts.
 
 Every library gets the same token ids. Both peers get batches of texts sorted by length, padded, as the harness makes
 them. The harness computes the log-softmax of all positions; the peer "PyTorch" computes it only for the positions that
-predict a scored token. A time is from Python lists of token ids to one log-probability per continuation.
+predict a scored token. The timed part starts with Python lists of token ids, and ends with one log-probability per
+continuation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PEERS = ("torch", "lm-eval")
 NAMES = {"torch": "PyTorch", "lm-eval": "lm-eval hf"}
 COUNT = {"cpu": 64, "cuda": 4096}  # continuations
 BATCH = {"cpu": 16, "cuda": 64}  # texts of a peer's batch; a GPU would need gigabytes for the logits of larger ones
-LONGEST = 24  # tokens of a continuation; they have this number at most, and 2 at least
+LONGEST = 24  # most tokens of a continuation; the least is 2
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}  # absolute error of a token's log-probability
 SAMPLE = 2  # continuations that are checked against float64
 ROUNDS = 3
@@ -46,8 +47,8 @@ Scores = Callable[[], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """pairs: what to score. answers: continuations of each context. count: number of CPU threads. against: names of
-    PEERS."""
+    """What to measure. pairs: what to score. answers: continuations of each context. count: number of CPU threads.
+    against: names of PEERS."""
 
     config: GPT2Config
     weights: Mapping[str, np.ndarray]
@@ -67,7 +68,7 @@ class Setting:
 
     @property
     def tokens(self) -> int:
-        """Of all texts, each read alone."""
+        """Tokens of all texts, each read alone."""
         return sum(len(context) + len(continuation) - 1 for context, continuation in self.pairs)
 
     @property
@@ -102,9 +103,9 @@ def random_pairs(config: GPT2Config, lines: list[str] | None, count: int, answer
 
 
 def bench(setting: Setting, say: Say) -> list[Row]:
-    """Rows of tilewright and of each installed peer. A line names each peer that is missing, and how far its values are
-    from tilewright's. SAMPLE texts are checked before anything is timed. Raises InternalError if the check fails or two
-    runs differ, UsageError for an unknown peer, ResourceError if the GPU is missing."""
+    """Rows of tilewright and of each installed peer. It says which peers are missing, and how far each peer's values
+    differ from tilewright's. SAMPLE texts are checked before anything is timed. Raises InternalError if the check fails
+    or two runs differ, UsageError for an unknown peer, ResourceError if the GPU is missing."""
     if unknown := set(setting.against) - set(PEERS):
         raise UsageError(f"no peer is called {', '.join(map(repr, sorted(unknown)))}; {', '.join(PEERS)} are known")
     if setting.device != "cpu":
@@ -150,7 +151,7 @@ def _checked(setting: Setting, found: list[list[float]]) -> float:
 
 
 def _rows(setting: Setting, timings: dict[str, Timing], ours: dict[str, Any]) -> Iterator[Row]:
-    """ours: the columns of tilewright's row, which also names the fastest peer."""
+    """The rows of all libraries. ours: the columns of tilewright's row, which also names the fastest peer."""
     count = len(setting.pairs)
     peers = [name for name in timings if name != "tilewright"]
     fastest = min(peers, key=lambda name: timings[name].median_s, default=None)
@@ -178,7 +179,7 @@ def _peers(setting: Setting, say: Say) -> Iterator[tuple[str, Scores]]:
 
         network = torch_model(setting.config, setting.weights).to(setting.device, getattr(torch, setting.dtype))
     except ModuleNotFoundError as missing:
-        say(f"no peers: {missing.name} is not installed; pip install torch transformers puts them beside ours")
+        say(f"no peers: {missing.name} is not installed; to compare with it: pip install torch transformers")
         return
     torch.set_num_threads(setting.count)
     if "torch" in setting.against:
@@ -187,7 +188,7 @@ def _peers(setting: Setting, say: Say) -> Iterator[tuple[str, Scores]]:
         try:
             yield NAMES["lm-eval"], _harness(network, setting)
         except ModuleNotFoundError as missing:
-            say(f"no peer: {missing.name} is not installed; pip install 'tilewright[eval]' puts it beside ours")
+            say(f"no peer: {missing.name} is not installed; to compare with it: pip install 'tilewright[eval]'")
 
 
 def _torch_scores(network: Any, setting: Setting) -> np.ndarray:

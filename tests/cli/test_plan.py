@@ -274,7 +274,7 @@ def middling(folder, verb, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
-@pytest.mark.parametrize("verb", ["classify", "draw", "convolve"])
+@pytest.mark.parametrize("verb", ["classify", pytest.param("draw", marks=pytest.mark.long), "convolve"])
 def test_the_peak_is_within_15_percent_of_a_real_run(tmp_path, rng, verb, dtype):
     """That of generate stands in runtime/test_plan_generate.py."""
     dtype = "float64" if (verb, dtype) == ("convolve", "bfloat16") else dtype

@@ -115,16 +115,6 @@ def test_an_error_inside_an_inline_function_arrives():
         divide_seven(0)
 
 
-def test_an_inline_function_has_no_machine_code_of_its_own(monkeypatch):
-    """Numba would compile it, and nothing would call it."""
-    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
-    twice = simd.inline(lambda x: x + x)
-    four_times = simd.kernel(types.int64(types.int64), name="test.four_times")(lambda x: twice(twice(x)))
-    assert four_times(3) == 12
-    (inside,) = twice.overloads.values()
-    assert not inside.library.get_pointer_to_function(inside.fndesc.llvm_func_name)
-
-
 NAMESAKES = """if True:
     import sys
     import numpy as np

@@ -13,10 +13,10 @@ import threading
 import types
 
 from numba import njit
+from numba.core.registry import CPUDispatcher
 
 from tilewright.errors import UsageError
 from tilewright.simd import cache
-from tilewright.simd.inlined import InlineCompiler, InlineFunction
 
 _names: set[str] = set()
 
@@ -94,11 +94,18 @@ def inline(function):
     Inlining is forced. A function left in the object code has a name with a number that Numba counts in each process,
     so kernels that two processes compiled and a third loads could call each other's functions. Numba's wrappers for
     calls from Python and C are left out: they take a sixth of a kernel's compile time (matmul.packed on an EPYC: 12.6
-    s with them, 10.5 s without). So is machine code of the function alone (`inlined.py`).
+    s with them, 10.5 s without).
     """
     compiled = njit(
         nogil=True, fastmath=False, boundscheck=False, _nrt=False, forceinline=True,
-        no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=InlineCompiler,
+        no_cpython_wrapper=True, no_cfunc_wrapper=True,
     )(function)  # fmt: skip
-    compiled.__class__ = InlineFunction
+    compiled.__class__ = _Inlined
     return compiled
+
+
+class _Inlined(CPUDispatcher):
+    """Without its wrappers a call from Python would crash the process."""
+
+    def __call__(self, *args, **named):
+        raise TypeError(f"{self.__name__} is compiled into kernels alone: call {self.__name__}.py_func")

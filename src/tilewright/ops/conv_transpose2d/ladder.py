@@ -7,7 +7,7 @@ both axes and the accuracy class; `Packed.data` is what it returns.
 
 from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.problem import OfTiles
-from tilewright.ops.conv_transpose2d.tile.forms import POSITIONS
+from tilewright.ops.conv_transpose2d.tile.forms import LINE, POSITIONS
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.needs import amx_tiles, engine, on
 
@@ -181,7 +181,7 @@ ladder = Ladder(
          memory="conv_transpose2d.memory:tile_phases"),
     Rung("tile.columns_limbs", after="tile.limbs", needs=(*TILE_LIMBS, few_columns(COLUMNS)), chosen=True, c=LIMBS,
          idea="two bfloat16 limbs: few channels: those of all phases are the columns of one product",
-         kernel="conv_transpose2d.tile.launch:convolve", options={"positions": POSITIONS},
+         kernel="conv_transpose2d.tile.launch:convolve", options={"positions": POSITIONS, "depth": LINE // 2},
          swept={"positions": (32, 64, 128), "depth": (32, 64)}, prepare="conv_transpose2d.tile.weights:pack_columns",
          memory="conv_transpose2d.memory:tile_columns"),
     Rung("tile.boxes_limbs", after="tile.limbs", needs=(*TILE_LIMBS, copied), slow=(many_columns,), chosen=True,

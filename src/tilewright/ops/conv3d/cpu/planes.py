@@ -13,6 +13,8 @@ its upper and lower end copy their planes to scratch first.
 import functools
 from typing import NamedTuple
 
+import numpy as np
+
 from tilewright import simd
 from tilewright.ops.conv3d.cpu.gather import OUTSIDE, row_start
 from tilewright.ops.conv3d.cpu.slide import block_slide
@@ -24,7 +26,8 @@ WORDS = 16  # float32 of a cache line
 
 
 class Areas(NamedTuple):
-    """Offsets in scratch: the gathered plane, a strip of rows between the passes along y and x, a plane of the ring."""
+    """Offsets in scratch: the gathered plane, a strip of rows between the passes along y and x, the first output in a
+    plane of the ring."""
 
     gathered: int
     between: int
@@ -126,15 +129,21 @@ def square_kernel(lanes: int):
 
     @simd.inline
     def from_volume(z, tile, source, factors, scratch, areas, job):
-        """All outputs of the tile in padded plane z; `reads_volume` is true. The last two vectors of a row overlap."""
+        """All outputs of the tile in padded plane z; `reads_volume` is true.
+
+        From the second vector of a row on, vectors are aligned in memory. The first two overlap, and the last two.
+        """
         ahead, span, step = ahead_at(z + 1, source, tile, job), tile.span, source.x.strides[2] // 4
         start = row_start(source, 0, z, tile.y0) - job.left
+        head = -(np.int64(source.x.ctypes.data) // 4 + start + span.low) % lanes
         for y in range(0, tile.y1 - tile.y0, lanes):
-            for i in range(span.low, span.high, lanes):
+            i = span.low
+            while i < span.high:
                 ahead = prefetch_lines(ahead, source, tile, job)
                 column = min(i, span.high - lanes)
                 at, to = start + y * step + column, areas.between + (column - span.first) * lanes
                 along_y(source.x, at, step, to, factors, scratch, job)
+                i += head if head and i == span.low else lanes
             copy_sides(tile.span, source, factors, scratch, areas.between, job)
             along_x(y, tile, factors, scratch, areas, job)
 

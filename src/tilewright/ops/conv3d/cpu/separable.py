@@ -31,7 +31,8 @@ ONE_THREAD = 1 << 19  # multiply-adds up to which one thread does all
 
 
 class Passes(NamedTuple):
-    """Parameters of the kernel, named as in `tiles.March`. ring_*: of the ring of planes convolved along y and x."""
+    """Parameters of the kernel, named as in `tiles.March`. ring_*: of the ring of planes convolved along y and x. pad:
+    words before the first column there, so that the columns of a streamed vector are a vector of the ring, too."""
 
     D: int
     H: int
@@ -50,6 +51,7 @@ class Passes(NamedTuple):
     left: int
     shift: int
     stream: int
+    pad: int
 
 
 @functools.cache
@@ -91,12 +93,14 @@ def tile_kernel(rows: int, lanes: int):
         for y in range(tile.y0, tile.y1):
             i = tile.x0
             while i < tile.x1:
-                at = (y - tile.y0) * job.ring_pitch + i - tile.x0
+                at = (y - tile.y0) * job.ring_pitch + i - tile.x0 + job.pad
                 block = simd.block_zeros(rows, 1, lanes)
                 block = block_slide(block, job.KD, factors, 0, scratch, at, job.ring_plane)
-                stream = job.stream != 0 and (shift == 0 or i != tile.x0)
-                block_write(block, out, z * plane + y * row + i, plane, tile.z1 - z, tile.x1 - i, stream)
-                i += shift if shift and i == tile.x0 else lanes
+                columns = shift if shift and i == tile.x0 else lanes  # no line is both cached and streamed
+                stream = job.stream != 0 and columns == lanes
+                columns = min(columns, tile.x1 - i)
+                block_write(block, out, z * plane + y * row + i, plane, tile.z1 - z, columns, stream)
+                i += columns
 
     @simd.inline
     def march_tile(task, source, factors, out, scratch, job):
@@ -107,7 +111,7 @@ def tile_kernel(rows: int, lanes: int):
         gathered = between + rows * job.pitch
         straight = rows == lanes and reads_volume(source, tile, lanes, job)
         for z in range(tile.z0, tile.z1 + job.KD - 1):
-            areas = Areas(gathered, between, planes * job.ring_plane)
+            areas = Areas(gathered, between, planes * job.ring_plane + job.pad)
             convolve_plane(z, straight, tile, source, factors, scratch, areas, job)
             planes += 1
             if planes == full or z == tile.z1 + job.KD - 2:
@@ -148,6 +152,7 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) ->
     job = Passes(
         *sizes, *taps, cut.ZT, cut.YT, cut.XT, cut.pitch, ring.pitch, ring_plane, y_map=len(border.z),
         x_map=len(border.z) + len(border.y), left=int(border.left), shift=shift, stream=int(stream),
+        pad=-shift % lanes,
     )  # fmt: skip
     factors = np.concatenate(weights.factors)
     tasks = cut.tasks(sizes)

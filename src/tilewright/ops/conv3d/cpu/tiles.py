@@ -125,7 +125,7 @@ def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int, threa
     for blocks, widest in ((4, 256), (2, 256), (4, 128), (2, 128), (2, 64), (1, 64)):
         pieces, strips = -(-W // widest), -(-H // (blocks * rows))
         XT, YT = -(-W // (pieces * lanes)) * lanes, -(-H // (strips * rows)) * rows
-        pitch, ring_pitch = pitch_of(XT, problem.KW, lanes), (-(-XT // 16) | 1) * 16
+        pitch, ring_pitch = pitch_of(XT, problem.KW, lanes), (-(-(XT + lanes) // 16) | 1) * 16
         needed = (problem.KD - 1 + rows) * (YT * ring_pitch + 16) + (YT + problem.KH + rows) * pitch
         if needed <= words and strips * pieces * most >= threads:
             break

@@ -156,7 +156,7 @@ def test_batches_of_a_freed_model_are_refused(name):
     assert len(list(batches.stream([(x, number)] * 3))) == 3
     del model
     for call in (lambda: batches.run([x, number], results), lambda: list(batches.stream([(x, number)]))):
-        with pytest.raises(UsageError, match=r"batches was freed, and they read its weights\. Keep"):
+        with pytest.raises(UsageError, match=r"batches was freed, and they read its weights\. Store"):
             call()
 
 

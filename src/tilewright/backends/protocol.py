@@ -70,7 +70,7 @@ class Network(NamedTuple):
         model = self.owner() if self.owner is not None else self
         if model is None:
             raise UsageError("the model of these batches was freed, and they read its weights",
-                             remedy="keep a reference to the model while its batches run")  # fmt: skip
+                             remedy="store the model in a variable while its batches run")  # fmt: skip
         yield
 
     def launch(self, call: Callable[[], object]) -> None:

@@ -73,7 +73,7 @@ def test_a_timeline_is_of_the_machine_that_ran(runs, tmp_path):
         path == tmp_path / "nvidia-h200/timeline_a.json" and "commit 9f9f9f9, 2026-11-21" in read_timeline(path).origin
     )
     elsewhere.machine = ""
-    with pytest.raises(UsageError, match=r"b\.json does not say on which machine it was recorded.* Record it again"):
+    with pytest.raises(UsageError, match=r"b\.json does not say on which machine it was recorded.* Run the job again"):
         save_timeline(tmp_path, "a", runs[1:], Window(0, 100))
 
 

@@ -103,7 +103,7 @@ def _origin(runs: Sequence[Run]) -> tuple[str, str, str]:
         workers = [one for one in run.processes if one.worker is not None]
         if not workers or not all(one.machine and one.commit and one.date for one in workers):
             raise UsageError(f"{run.name} does not say on which machine it was recorded, as traces of earlier versions",
-                             remedy="record it again with --trace, or leave out --save")  # fmt: skip
+                             remedy="run the job again with --trace, or leave out --save")  # fmt: skip
     workers = [one for run in runs for one in run.processes if one.worker is not None]
     machines = sorted({one.machine for one in workers})
     if len(machines) > 1 or not MACHINE.fullmatch(machines[0]):

@@ -8,8 +8,9 @@ from numba import types
 
 from tilewright import simd
 from tilewright.ops.core.ladder import using
-from tilewright.ops.core.launch import launch, threads
+from tilewright.ops.core.launch import launch, recorded_by, run_on_threads, threads
 from tilewright.ops.core.recording import REPLAYS, TRIES, RepeatedPass, no_replays
+from tilewright.ops.core.replay import Recording
 from tilewright.ops.layernorm import layernorm
 from tilewright.ops.matmul import matmul, prepare
 
@@ -29,6 +30,12 @@ def divide(x, above, below, tasks, scratch):
 def double(flag, x, tasks, scratch):
     """x *= 2; no helper can run it, because of its boolean."""
     x[0] *= 2
+
+
+@simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name="test.counted")
+def counted(plan, scratch):
+    """plan[0] += 1 on each thread."""
+    simd.fetch_add(plan, 0, 1)
 
 
 class Pass:
@@ -122,6 +129,14 @@ def test_a_kernel_that_cannot_be_recorded_runs_each_time():
 
     for i in range(2 * TRIES):
         assert repeated.run(x, compute)[0] == 2 ** (i + 1)
+
+
+def test_a_launch_that_every_thread_must_run_is_not_recorded():
+    """A replay may withdraw it from a helper that starts late."""
+    recording, plan = Recording(), np.zeros(8, np.int64)
+    with threads(2), recorded_by(recording):
+        run_on_threads(counted, plan, tasks=2, words=1, drawn=False)
+    assert plan[0] == 2 and not recording.is_complete and not recording.launches
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

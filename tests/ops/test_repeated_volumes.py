@@ -1,6 +1,9 @@
 """Equal calls of conv3d run a recorded launch: the same bits for other arrays, and every other call is prepared."""
 
+import copy
+import dataclasses
 import os
+import pickle
 import threading
 
 import numpy as np
@@ -8,6 +11,8 @@ import pytest
 
 from tilewright.errors import UsageError
 from tilewright.ops.conv3d import conv3d, prepare, prepare_separable
+from tilewright.ops.conv3d.cpu.tiles import STREAMED
+from tilewright.ops.conv3d.memo import LARGEST
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
 
@@ -75,6 +80,37 @@ def test_the_sign_of_a_zero_border(rng):
     packed = prepare(weights)
     for cval in (0.0, -0.0, -0.0, -0.0, 0.0, 0.0, 0.0):
         assert conv3d(x, packed, cval=cval).tobytes() == conv3d(x, prepare(weights), cval=cval).tobytes()
+
+
+def test_copies_of_weights_have_memos_of_their_own(rng):
+    """A recording holds addresses."""
+    x, packed = normal(rng, *SHAPE), prepare(normal(rng, 3, 3, 3))
+    wanted = recorded(packed, x)
+    for other in (copy.deepcopy(packed), pickle.loads(pickle.dumps(packed)), dataclasses.replace(packed)):
+        assert other.memo.last is None
+        assert recorded(other, x).tobytes() == wanted.tobytes()
+
+
+def test_a_border_value_that_changes(rng):
+    x, weights = normal(rng, *SHAPE), normal(rng, 3, 3, 3)
+    packed, border = prepare(weights), np.array(0.0, np.float32)
+    for value in (0.0, 0.0, 5.0, 5.0):
+        border[...] = value
+        assert conv3d(x, packed, cval=border).tobytes() == conv3d(x, prepare(weights), cval=value).tobytes()
+
+
+def test_equal_border_values_are_repeated(rng):
+    """Each is an object of its own."""
+    x, packed = normal(rng, *SHAPE), prepare(normal(rng, 3, 3, 3))
+    conv3d(x, packed, cval=float("2.5"))
+    conv3d(x, packed, cval=float("2.5"))
+    launch = packed.memo.last[1]
+    conv3d(x, packed, cval=float("2.5"))
+    assert launch is not None and packed.memo.last[1] is launch
+
+
+def test_a_launch_of_the_largest_result_does_not_depend_on_its_address():
+    assert LARGEST < STREAMED
 
 
 def test_an_out_that_a_kernel_cannot_write(rng):

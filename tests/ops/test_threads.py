@@ -46,7 +46,7 @@ def on_three(**wishes) -> tuple[int, str]:
     launches.scratch(1)[0] = MAIN
     with threads(3):
         try:
-            run_on_threads(meet_all, plan, tasks=9, words=1)
+            run_on_threads(meet_all, plan, tasks=9, words=1, drawn=False)
         except (KeyboardInterrupt, ZeroDivisionError) as error:
             return int(plan[LEFT]), type(error).__name__
     return int(plan[LEFT]), ""
@@ -90,7 +90,7 @@ def test_an_error_names_the_kernel(wish):
     plan[globals()[wish]] = 1
     launches.scratch(1)[0] = MAIN
     with threads(3), pytest.raises(ZeroDivisionError, match="on purpose") as error:
-        run_on_threads(meet_all, plan, tasks=9, words=1)
+        run_on_threads(meet_all, plan, tasks=9, words=1, drawn=False)
     assert error.value.__notes__ == ["raised inside the kernel test.meet_all"]
 
 
@@ -115,7 +115,7 @@ def launch_on_two(plan):
     """`meet_all` on two threads; the plan counts a third one as arrived."""
     plan[ARRIVED] = 1
     with threads(2):
-        run_on_threads(meet_all, plan, tasks=2, words=1)
+        run_on_threads(meet_all, plan, tasks=2, words=1, drawn=False)
 
 
 @simd.kernel(
@@ -143,10 +143,10 @@ def test_arguments_arrive_on_every_thread_with_a_scratch_of_its_own(words):
     a, plan = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
     a[1, 2] = 6
     with threads(2):
-        run_on_threads(sum_arguments, 0.5, 0.1, a, 4, plan, tasks=2, words=words)
+        run_on_threads(sum_arguments, 0.5, 0.1, a, 4, plan, tasks=2, words=words, drawn=False)
         assert list(plan) == [2, 2, 1, 1]
         with pytest.raises(TypeError, match="No matching definition"):
-            run_on_threads(sum_arguments, 0.5, 0.1, a.astype(np.float64), 4, plan, tasks=2, words=words)
+            run_on_threads(sum_arguments, 0.5, 0.1, a.astype(np.float64), 4, plan, tasks=2, words=words, drawn=False)
 
 
 @simd.kernel(types.void(simd.COUNTERS, simd.OUTPUT), name="test.draw")
@@ -161,7 +161,7 @@ def draw_often(found: list[int]) -> None:
     for _ in range(50):
         plan = np.zeros(2, np.int64)
         with threads(2):
-            run_on_threads(draw_tasks, plan, tasks=1000, words=1)
+            run_on_threads(draw_tasks, plan, tasks=1000, words=1, drawn=False)
         found.append(int(plan[1]))
 
 
@@ -279,7 +279,7 @@ def boolean_kernel(flag, plan, scratch):
 
 def test_a_kernel_whose_arguments_are_not_words_is_refused():
     with threads(2), pytest.raises(Exception, match="threads run kernels of arrays, int64 and some floats"):
-        run_on_threads(boolean_kernel, True, np.zeros(2, np.int64), tasks=2, words=1)
+        run_on_threads(boolean_kernel, True, np.zeros(2, np.int64), tasks=2, words=1, drawn=False)
 
 
 @pytest.mark.parametrize("count", ["x", 1.5, 0, -1])

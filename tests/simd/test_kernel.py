@@ -134,7 +134,7 @@ NAMESAKES = """if True:
     for number, write in kernels.items():
         plan = np.zeros(1, np.int64)
         with threads(2):
-            run_on_threads(write, plan, tasks=2, words=1)
+            run_on_threads(write, plan, tasks=2, words=1, drawn=False)
         assert plan[0] == number, (number, plan[0])
 """
 

@@ -153,7 +153,7 @@ def fault():
         from tilewright.ops.core import launch
         spared = launch.scratch(1).ctypes.data if how == "helper" else 0
         with threads(2):
-            run_on_threads(read, data, words, spared, tasks=2, words=1)
+            run_on_threads(read, data, words, spared, tasks=2, words=1, drawn=False)
     elif how == "locked":
         words[:] = 0
         threading.Thread(target=hold, daemon=True).start()

@@ -70,4 +70,4 @@ def _busy():
 
 def rouse(steps: int = 20_000_000) -> None:
     """Keep every core busy for about 20 ms, without accessing memory."""
-    run_on_threads(_busy(), np.array([steps]), tasks=thread_count(), words=1)
+    run_on_threads(_busy(), np.array([steps]), tasks=thread_count(), words=1, drawn=False)

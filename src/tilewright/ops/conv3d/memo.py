@@ -21,29 +21,39 @@ if TYPE_CHECKING:
     from tilewright.ops.core.repeat import RepeatedLaunch
 
 FLOAT32 = np.dtype(np.float32)
-LARGEST = 8 << 20  # bytes of out up to which calls are recorded: a larger result takes twenty times as long as Python
+# Bytes of out up to which calls are recorded: a larger result takes 20 times as long as its preparation in Python. Less
+# than `tiles.STREAMED`, from which on a launch depends on the address of out.
+LARGEST = 8 << 20
 
 
 class Call(NamedTuple):
-    """What decides how a volume is convolved, besides the weights. shape, strides: of out. thread: the caller's."""
+    """What decides how a volume is convolved, besides the weights. shape, strides: of out. cval: the bytes of its
+    float32, because 0.0 equals -0.0 but they are two borders. thread: the caller's."""
 
     x_shape: tuple[int, ...]
     x_strides: tuple[int, ...]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     mode: str
-    cval: Any
+    cval: bytes
     origin: int
     thread: int
     threads: int
 
 
 class Memo:
-    """The last call with some weights on the CPU, and its recording, if it was made twice in a row."""
+    """The last CPU call with these weights, and its recording once that call was repeated.
+
+    Two threads that take turns with the same weights never repeat a call. Copies of the weights have memos of their
+    own, because a recording holds addresses.
+    """
 
     def __init__(self) -> None:
         self.last: tuple[Call, RepeatedLaunch | None] | None = None
-        self.is_recordable = True  # False for a rung that copies the volume first
+        self.refused: Call | None = None  # cannot be recorded: its rung copies the volume first
+
+    def __reduce__(self) -> tuple:
+        return Memo, ()
 
     def repeated(self, x, out, mode, cval, origin) -> Any:
         """The result, if a call like this one is recorded; otherwise None. The arguments are `conv3d`'s, and not
@@ -58,7 +68,8 @@ class Memo:
             or x.strides != last.x_strides
             or mode.__class__ is not str
             or mode != last.mode
-            or cval is not last.cval  # 0.0 equals -0.0, but these are two borders
+            or cval.__class__ is not float
+            or np.float32(cval).tobytes() != last.cval
             or origin.__class__ is not int
             or origin != last.origin
             or threading.get_ident() != last.thread
@@ -78,20 +89,25 @@ class Memo:
     def run(self, compute: Callable[[], None], x: np.ndarray, out: np.ndarray, mode, cval, origin) -> None:
         """Call `compute`, which convolves the volume x into out, and record it if it is like the last call.
 
-        x and out are as the caller passed them, and so are the other arguments of `conv3d`.
+        x and out are as the caller passed them, and so are the other arguments of `conv3d`. Never recorded: volumes
+        with channels, results of more than LARGEST bytes, calls of a forced rung, a `cval` that is no float.
         """
         plain = x.__class__ is out.__class__ is np.ndarray and origin.__class__ is int and x.ndim == 3
+        plain = plain and cval.__class__ is float
         in_rows = x.strides[-1:] == out.strides[-1:] == (FLOAT32.itemsize,) and 0 < out.nbytes <= LARGEST
-        if not (self.is_recordable and plain and in_rows) or any_forced() or is_recorded():
+        if not (plain and in_rows) or any_forced() or is_recorded():
             compute()
             return
-        border, thread = (mode, cval, origin), threading.get_ident()
+        border, thread = (mode, np.float32(cval).tobytes(), origin), threading.get_ident()
         call = Call(x.shape, x.strides, out.shape, out.strides, *border, thread, thread_count())
         if self.last is None or self.last[0] != call:
             self.last = call, None
             compute()
             return
+        if call == self.refused:
+            compute()
+            return
         from tilewright.ops.core.repeat import record  # imports Numba
 
         launch = record(compute, x, out)
-        self.last, self.is_recordable = (call, launch), launch is not None
+        self.last, self.refused = (call, launch), None if launch else call

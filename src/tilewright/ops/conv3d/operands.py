@@ -16,7 +16,8 @@ class Packed:
 
     rung: the rung's name. problem: the Problem it was chosen for. channels: True if volumes are (C, D, H, W), False
     for (D, H, W). weights: float32 (O, C, KD, KH, KW), or None where the rung needs the factors only. factors:
-    (wz, wy, wx) whose outer product is weights, or None. data: the rung's own layout, or None. memo: the last call.
+    (wz, wy, wx) whose outer product is weights, or None. data: the rung's own layout, or None. memo: the recorded
+    last call on the CPU, see `memo.py`.
     """
 
     rung: str
@@ -25,7 +26,7 @@ class Packed:
     weights: np.ndarray | None
     factors: tuple[np.ndarray, np.ndarray, np.ndarray] | None
     data: Any = None
-    memo: Memo = field(default_factory=Memo, repr=False)
+    memo: Memo = field(default_factory=Memo, init=False, repr=False)
 
     @property
     def sizes(self) -> tuple[int, int, int]:

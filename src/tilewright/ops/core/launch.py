@@ -71,16 +71,16 @@ def scratch(words: int) -> np.ndarray:
     return buffer
 
 
-def run_on_threads(kernel: Kernel, *args, tasks: int, words: int, drawn: bool = False) -> None:
+def run_on_threads(kernel: Kernel, *args, tasks: int, words: int, drawn: bool) -> None:
     """Run `kernel(*args, scratch)` on min(tasks, threads) threads at once. `launch` adds the counter of tasks.
 
-    drawn: the kernel draws tasks from a counter, so threads that come too late need not run it.
+    drawn: the kernel draws tasks from a counter, so threads that start after the last task was drawn need not run it.
     An error of the kernel's arithmetic, such as a division by zero, gets a note that names the kernel.
     """
     helpers, recorder = min(thread_count(), tasks) - 1, getattr(_local, "recorder", None)
     try:
         if recorder is not None:
-            recorder.run(kernel, (*args, scratch(words)), max(helpers, 0), words, spin_ns())
+            recorder.run(kernel, (*args, scratch(words)), max(helpers, 0), words, spin_ns(), drawn=drawn)
         elif helpers < 1:
             kernel(*args, scratch(words))
         else:
@@ -93,7 +93,7 @@ def run_on_threads(kernel: Kernel, *args, tasks: int, words: int, drawn: bool = 
 class Recorder(Protocol):
     """Runs a thread's launches, and records them; see `replay.Recording`."""
 
-    def run(self, kernel: Kernel, args: tuple, helpers: int, words: int, spin_ns: int) -> None:
+    def run(self, kernel: Kernel, args: tuple, helpers: int, words: int, spin_ns: int, *, drawn: bool) -> None:
         """As `Team.run`; 0 helpers: on the calling thread alone."""
 
 
@@ -108,7 +108,7 @@ def recorded_by(recorder: Recorder) -> Iterator[None]:
 
 
 def is_recorded() -> bool:
-    """True if a recorder runs what this thread launches."""
+    """True inside `recorded_by` on this thread."""
     return getattr(_local, "recorder", None) is not None
 
 

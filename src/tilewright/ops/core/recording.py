@@ -63,8 +63,7 @@ class RepeatedPass:
         key = _memory_of(start), thread_count()
         if key != self.key or self.replays == REPLAYS:
             self.recording, self.key, self.replays, self.is_sure = None, key, 0, False
-        if self.is_sure and self.recording:
-            self.recording.replay()
+        if self.is_sure and self.recording and self.recording.replay():
             self.replays += 1
             return self.result
         return self._recorded(compute)

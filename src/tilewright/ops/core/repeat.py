@@ -21,8 +21,8 @@ from tilewright.simd.atomics import INTEGER
 
 VOLUME = types.Array(types.float32, 3, "A", readonly=True)
 RESULT = types.Array(types.float32, 3, "A")
-# words of `RepeatedLaunch.ends`: where the recording has the addresses of x and out; bytes from the address of x, then
-# of out, to the first byte and past the last one
+# Words of `RepeatedLaunch.ends`. X_WORD, OUT_WORD: index of each address in the recording. *_LOW, *_HIGH: byte offsets
+# from that address to the first byte, and past the last.
 X_WORD, OUT_WORD, X_LOW, X_HIGH, OUT_LOW, OUT_HIGH = 0, 1, 2, 3, 4, 5
 
 
@@ -51,12 +51,13 @@ class RepeatedLaunch:
 
     def run(self, x: np.ndarray, out: np.ndarray) -> bool:
         """Run the launch on aligned arrays of the recorded shapes and strides. Returns False, and runs nothing, if they
-        overlap. Raises what the kernel raises."""
+        overlap or the system refuses a thread. Raises what the kernel raises."""
         if not self.helpers:
             return run_on(NO_TEAM, self.launch, self.ends, self.tasks, x, out) == 1
         threads = team()
         with threads.lock:
-            threads.make_ready(self.helpers, self.words)
+            if not threads.make_ready(self.helpers, self.words):
+                return False
             threads.control[SPIN_NS] = spin_ns()
             return run_on(threads.control, self.launch, self.ends, self.tasks, x, out) == 1
 
@@ -64,8 +65,8 @@ class RepeatedLaunch:
 def record(run: Callable[[], object], x: np.ndarray, out: np.ndarray) -> RepeatedLaunch | None:
     """Call `run`, which computes out of x, and record its launch.
 
-    Returns None if it made more launches than one, or if the addresses of x and out are not once among the arguments:
-    then it has copied one of them.
+    Returns None if it made more launches than one, or unless each address occurs exactly once among the arguments;
+    otherwise the rung copied an array.
     """
     recording = Recording()
     with recorded_by(recording):

@@ -82,16 +82,20 @@ class Recording:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def run(self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin: int) -> None:
-        """See `launch.Recorder`. The last but one of `args` is the counter of tasks."""
+    def run(self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin: int, *, drawn: bool) -> None:
+        """See `launch.Recorder`. drawn: the last but one of `args` is the counter of tasks; otherwise the launch is run
+        and not recorded."""
         one, threads = np.zeros(LAUNCH, np.int64), team()
         with threads.lock:
             try:
-                threads.run(kernel, args, helpers, words, spin)
+                threads.run(kernel, args, helpers, words, spin, drawn=drawn)
             except TypingError:
                 if helpers:
                     raise
                 kernel(*args)  # the calling thread runs kernels of all types, but their arguments cannot be recorded
+                self.is_complete = False
+                return
+            if not drawn:
                 self.is_complete = False
                 return
             control = threads.control
@@ -104,20 +108,23 @@ class Recording:
         self.kept.append(args)
         self.helpers, self.words = max(self.helpers, int(one[HELPERS])), max(self.words, words)
 
-    def replay(self) -> None:
-        """Run the launches again. Raises what a kernel raises."""
+    def replay(self) -> bool:
+        """Run the launches again. False, and nothing was run, if the system refuses a thread. Raises what a kernel
+        raises."""
         if self.array is None:
             self.array = empty(len(self.launches) * LAUNCH, np.int64)
             self.array[...] = np.concatenate(self.launches)
         tasks = self.kept[0][-2]
         if not self.helpers:
             run_again(NO_TEAM, self.array, tasks)
-            return
+            return True
         threads = team()
         with threads.lock:
-            threads.make_ready(self.helpers, self.words)
+            if not threads.make_ready(self.helpers, self.words):
+                return False
             threads.control[SPIN_NS] = spin_ns()
             run_again(threads.control, self.array, tasks)
+        return True
 
 
 def owners(kinds) -> Iterator[int]:

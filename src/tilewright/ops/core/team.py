@@ -14,10 +14,10 @@ arguments, flattened to 64-bit words by `simd/frames.py`), and one slot per help
 4. Each helper sets its state back to WAITING. The launch returns when all have done so.
 
 A helper that has polled long enough sets its state from WAITING to ASLEEP and reads from its pipe, which blocks. A
-launch that finds it ASLEEP writes one byte to that pipe. When the launching thread finds no more task, it withdraws the
-job from each helper that is still POSTED, by setting its state to WAITING. So a short launch does not wait for a helper
-that wakes late. That helper then polls, and takes the next job. Source: the waiting policies of OpenMP runtimes
-(OMP_WAIT_POLICY, libomp's KMP_BLOCKTIME).
+launch that finds it ASLEEP writes one byte to that pipe. When the launching thread finds no more tasks, it withdraws
+the job from each helper that is still POSTED, by setting its state to WAITING. So a short launch does not wait for a
+helper that wakes late. That helper then polls, and takes the next job. Source: the waiting policies of OpenMP
+runtimes (OMP_WAIT_POLICY, libomp's KMP_BLOCKTIME).
 """
 
 import hashlib
@@ -64,8 +64,8 @@ def _now_ns(control, slot):
 
 @simd.inline
 def _await_job(control, slot):
-    """Return when this helper has taken a job: the slot's state was POSTED, and is RUNNING. Poll for SPIN_NS, then
-    sleep. Sleep at once if other threads want this core."""
+    """Wait for a job and take it: change the slot's state from POSTED to RUNNING. Poll for SPIN_NS, then sleep. Sleep
+    at once if other threads want this core."""
     polls, first, previous = 0, 0, 0
     while True:
         posted = simd.load_acquire(control, slot + STATE) == POSTED
@@ -173,9 +173,7 @@ class Team:
         self.most = MOST_HELPERS  # fewer once the system has refused a thread
         self.lock = threading.RLock()  # the control array holds one job at a time
 
-    def run(
-        self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin_ns: int, *, drawn: bool = True
-    ) -> None:
+    def run(self, kernel: simd.Kernel, args: tuple, helpers: int, words: int, spin_ns: int, *, drawn: bool) -> None:
         """Run kernel(*args) here and on helpers, each with `words` float32 of its own as the last argument.
 
         spin_ns: how long a helper then polls for the next kernel. drawn: the threads draw tasks from a counter, so a
@@ -188,16 +186,15 @@ class Team:
         with self.lock:
             launcher = _launchers.get(kernel) or _launcher_for(kernel)
             serve.compiled()  # here, because nobody would see a helper's failure to compile it
-            try:
-                self.make_ready(helpers, words)
-            except RuntimeError:  # no more threads
+            if not self.make_ready(helpers, words):
                 helpers = self.most = min(len(self.scratches), helpers)
                 self.make_ready(helpers, words)
             self.control[SPIN_NS], self.control[DRAWN] = spin_ns, drawn
             launcher(self.control, helpers, address, args)
 
-    def make_ready(self, helpers: int, words: int) -> None:
-        """Start helpers until there are enough, and give each at least `words` float32 of scratch.
+    def make_ready(self, helpers: int, words: int) -> bool:
+        """Start helpers until there are enough, and give each at least `words` float32 of scratch. False if the system
+        refuses a thread.
 
         An interrupt may come between any two lines, so each line leaves a state from which the next call can continue.
         """
@@ -207,10 +204,14 @@ class Team:
                 if not self.control[slot + WRITE_END]:  # else an interrupted call has made the pipe
                     self.control[slot + READ_END], self.control[slot + WRITE_END] = os.pipe()
                 name, args = f"tilewright-{helper + 1}", (self.control, slot)
-                threading.Thread(target=serve, args=args, name=name, daemon=True).start()
+                try:
+                    threading.Thread(target=serve, args=args, name=name, daemon=True).start()
+                except RuntimeError:
+                    return False
                 self.scratches.append(zeros(0))
             if self.control[slot + SCRATCH_SIZE] < words:
                 self.control[slot + SCRATCH_SIZE] = 0
                 self.scratches[helper] = zeros(words)
                 self.control[slot + SCRATCH] = self.scratches[helper].ctypes.data
                 self.control[slot + SCRATCH_SIZE] = words
+        return True

@@ -17,7 +17,8 @@ from tilewright.ops.core.memory import LINE
 ROWS = {16: 16, 8: 8, 4: 8}  # lanes: rows of outputs in registers. 16 sums cover the latency of two FMAs a cycle
 L1, L2 = 32 << 10, 1 << 20  # bytes, where the system does not say
 WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long runs
-STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input
+STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input; more
+# than `memo.LARGEST`
 TASKS = 4  # per thread at least, so that threads finish together
 
 

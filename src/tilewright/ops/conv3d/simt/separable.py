@@ -33,10 +33,8 @@ def _fetch_for(form: ColumnForm):
 def separable(form: ColumnForm):
     """kernel(x (D, H, P), out, factors, first, chunk, modes, fill): `march` for a kernel that is an outer product.
 
-    factors: wz, wy and wx in one tuple. A ring of `stages` planes of x is in shared memory, all but one in flight. The
-    threads convolve each row of a plane along x, PAIR outputs at a time, and store the result in `lines`. Then a
-    thread convolves a piece of a column of `lines` along y, and adds the result to KD unfinished sums along z. It is
-    slower than `march` where KH * KW is small: a plane needs one more barrier.
+    factors: wz, wy and wx in one tuple. Shared memory has a ring of planes. Rows are convolved along x into `lines`; a
+    thread convolves a piece of a column of `lines` along y, and adds it to KD unfinished sums along z.
     """
     (KD, _, KW), (BY, BX), rows, stage, stages = form.sizes, form.tile, form.rows, form.stage, form.stages
     ring, last, wide, high, pitch = stages * stage, KD - 1, BX + KW - 1, form.height, form.across * QUAD

@@ -284,7 +284,7 @@ def _picture(output: str) -> Callable[[Path], Kind]:
 def _kernel(folder: Path, *, forged: bool) -> Kind:
     """A compiled kernel on disk; forged: with a hash that fits, which says nothing about who wrote it."""
     private = PrivateDirectory(folder / "cache")
-    stored = cache.Stored("a.b", "void(i8)", "lib", "u", "m", "e", ["t"], 3, ["o"], b"\x7fELF" * 9, b"BC" * 9)
+    stored = cache.Stored("a.b", "void(i8)", "lib", "u", "m", "e", ["t"], 3, ["o"], ["m"], b"\x7fELF" * 9)
     payload = msgspec.msgpack.encode(stored)
 
     def hashed(payload: bytes) -> bytes:

@@ -42,7 +42,7 @@ def sealed(payload, magic=b""):
 def plant(folder, kernel):
     "A directory as the victim's, with two kernels, of this format and of the earlier one."
     folder.mkdir()
-    stored = ("test.attack", "int64(int64)", "a", "b", "c", "d", [], 1, [], b"foreign", b"foreign")
+    stored = ("test.attack", "int64(int64)", "a", "b", "c", "d", [], 1, [], [], b"foreign")
     (folder / kernel).write_bytes(sealed(msgspec.msgpack.encode(stored), b"TWKERNEL"))
     (folder / f"p{kernel}").write_bytes(sealed(pickle.dumps(Run())))
     (folder / kernel).chmod(0o644)
@@ -132,6 +132,7 @@ from collections import Counter
 from pathlib import Path
 from tilewright.errors import ResourceError
 from tilewright.simd import cache
+from numba.core.runtime import rtsys
 name, rounds, sticky = Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "sticky"
 swaps, loads = os.open(sys.argv[5] + "/swaps", os.O_RDONLY), os.open(sys.argv[5] + "/loads", os.O_WRONLY)
 cache.key()
@@ -140,12 +141,10 @@ counts = Counter()
 def rebuilt(stored, *rest):
     counts["foreign" if stored.object_code == b"foreign" else "own"] += 1
 cache._rebuilt = rebuilt
-class Context:
-    def refresh(self):
-        pass
+rtsys.initialize = lambda context: None
 os.environ["TILEWRIGHT_CACHE"] = str(name)
 kernels = [cache.KernelCache("test.attack", lambda x: x), cache.KernelCache("ptest.attack", lambda x: x)]
-own = cache.Stored("test.attack", "int64(int64)", "a", "b", "c", "d", [], 1, [], b"own", b"own")
+own = cache.Stored("test.attack", "int64(int64)", "a", "b", "c", "d", [], 1, [], [], b"own")
 payload = cache.msgspec.msgpack.encode(own)
 whole = cache.MAGIC + cache.hashlib.sha256(payload).digest() + payload
 i = -1
@@ -156,10 +155,10 @@ while (i := i + 1) < rounds or int(os.pread(swaps, 20, 0) or 0) < rounds // 20: 
         if i % 4 == 0:
             cache.check(cache.directory())
         for kernel in kernels:
-            kernel.load_overload("int64(int64)", Context())
+            kernel.load_overload("int64(int64)", None)
         kernel = kernels[0]
         cache._folder().write(kernel._file("int64(int64)"), whole)
-        kernel.load_overload("int64(int64)", Context())
+        kernel.load_overload("int64(int64)", None)
     except cache.UnsafeDirectoryError:
         counts["refused"] += 1
     except ResourceError:

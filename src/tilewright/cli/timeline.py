@@ -36,7 +36,7 @@ class Options:
         str | None,
         Option(
             metavar="NAME",
-            help="Save the figure's data to results/<machine>/timeline_NAME.json. `tilewright report` and `writeup` "
+            help="Save the figure's data to results/MACHINE/timeline_NAME.json. `tilewright report` and `writeup` "
             "draw it.",
             show_default=False,
         ),

@@ -31,14 +31,8 @@ from tilewright.runtime.trials import Trial, trial_for
 from tilewright.simd import cache
 
 # Memory of a process, measured on Linux, x86-64, as the peak of jobs with a tiny model and input
-PROGRAM = 178 << 20  # Python, NumPy, LLVM, some kernels (Numba 0.68): imports take 107 MiB, the first kernel 65 MiB
-KERNELS = {
-    "generate": 14 << 20,
-    "score": 14 << 20,
-    "draw": 9 << 20,
-    "classify": 4 << 20,
-    "embed": 4 << 20,
-}  # machine code of a verb's many kernels
+PROGRAM = 153 << 20  # Python, NumPy, Numba, LLVM and kernels that are on disk (Numba 0.68)
+KERNELS = {"draw": 2 << 20}  # machine code of a verb's many kernels
 PACKAGES = {".parquet": 45 << 20, ".png": 2 << 20}  # imported for files of these names: pyarrow, Pillow
 TOKENIZERS, TOKENIZER_TIMES = 5 << 20, 14  # the package tokenizers; bytes in memory per byte of tokenizer.json
 SUPERVISOR = 130 << 20  # memory of a process that only hands out shards and merges (measured the same way)

@@ -19,7 +19,7 @@ from tilewright.runtime.verbs.model_job import RecordsJob
 SHARD_FLOPS = {"cpu": 5e11, "cuda": 5e14}  # operations per shard: two to five seconds on 2 cores, or on a GPU
 SHARD_TEXTS = 1 << 16  # the most texts per shard on a GPU
 TYPICAL = 64  # assumed tokens per text when the size of a shard is chosen
-COMPILING = 92 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
+COMPILING = 121 << 20  # bytes that Numba and LLVM hold after compiling the kernels (measured: Numba 0.68, x86-64)
 RECORD = 1500  # bytes of Python objects per line that is being processed
 PAGE = 4096
 WORDS = "embeddings.word_embeddings.weight"

@@ -25,7 +25,7 @@ from tilewright.runtime.verbs.convolve.volume_shards import held_bytes
 if TYPE_CHECKING:
     from tilewright.formats.volume_formats import Form
 
-COMPILING = {"float32": 48 << 20, "float64": 95 << 20}  # bytes that LLVM still holds later (Numba 0.68, x86-64)
+COMPILING = {"float32": 73 << 20, "float64": 120 << 20}  # bytes that Numba and LLVM hold later (Numba 0.68, x86-64)
 ZARR = 8 << 20  # bytes of the package zarr and its codecs (measured: zarr 3.1)
 MMAP_THRESHOLD = -3  # glibc's M_MMAP_THRESHOLD, in malloc.h
 OWN_MAPPING = 1 << 20  # bytes from which malloc uses a separate mapping: those of a chunk of 64^3 float32

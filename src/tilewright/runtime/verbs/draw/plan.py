@@ -27,7 +27,7 @@ from tilewright.runtime.verbs.draw.image_shards import PICTURES
 from tilewright.runtime.verbs.draw.job import DrawJob
 from tilewright.runtime.verbs.draw.task import DrawTask, task_of
 
-COMPILING = 121 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
+COMPILING = 153 << 20  # bytes that Numba and LLVM hold after compiling the kernels (measured: Numba 0.68, x86-64)
 NOISE = 16 << 20  # the largest noise file that a plan reads completely: as text, this takes two seconds
 TEXT_BYTES = 7.5  # mean bytes of a value as text: "0.1234 " or "-0.1234 "
 PNG_BYTES = 128  # bytes of a picture in addition to its pixels

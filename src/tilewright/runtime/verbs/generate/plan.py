@@ -41,7 +41,7 @@ from tilewright.runtime.verbs.generate.worker import is_undrawn, parameters_of
 from tilewright.runtime.verbs.streams import WRITTEN_VALUES
 from tilewright.switches import check_switches
 
-COMPILING = 190 << 20  # bytes that LLVM still holds after it has compiled the kernels (measured: Numba 0.68, x86-64)
+COMPILING = 229 << 20  # bytes that Numba and LLVM hold after compiling the kernels (measured: Numba 0.68, x86-64)
 SAMPLED = 4096  # the most rows of Parquet that are read
 LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line without tokens, a token id, its text, a logprob
 

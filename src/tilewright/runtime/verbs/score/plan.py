@@ -34,7 +34,7 @@ from tilewright.runtime.verbs.score.job import ScoreJob
 from tilewright.runtime.verbs.score.task import ScoreTask, task_of
 
 DEVICE_LOGITS_BYTES = 256 << 20  # as in `ops.logprob.tile.rows`, which needs Triton
-COMPILING = 190 << 20  # bytes that LLVM still holds after it has compiled the model's kernels, as for generate
+COMPILING = 229 << 20  # bytes that Numba and LLVM hold after compiling the model's kernels, as for generate
 SAMPLED = 4096  # the most records of Parquet that are read
 RECORD, TOKEN = 2048, 64  # bytes of Python objects per text that is being processed, and per token of it
 LINE, ID_BYTES, LOGPROB = 90, 6, 12  # bytes: a line without tokens, a token id, its log-probability

@@ -60,8 +60,10 @@ def main(shards=200, seconds=1.0, workers=16, kill_every=10.0):
                     start(path, environment, seconds, joins=True) for _ in range(workers - 1 - ended - len(fleet))
                 ]
             if time.monotonic() > next_kill:
-                random.choice([lead, *fleet]).send_signal(signal.SIGKILL)
-                kills, next_kill = kills + 1, time.monotonic() + kill_every
+                chosen, next_kill = random.randrange(workers), time.monotonic() + kill_every
+                if chosen <= len(fleet):  # the lead is one of them to the end; at the end it alone merges
+                    [lead, *fleet][chosen].send_signal(signal.SIGKILL)
+                    kills += 1
             time.sleep(0.5)
         wall = time.monotonic() - begin
         for one in fleet:

@@ -117,8 +117,8 @@ def output_of(path: str) -> str:
 def verb(options: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """Makes `f(options)` a function with a keyword argument for each field of the dataclass, as typer wants it.
 
-    Those of the verb itself come first, then those that it has in common with others. A verb with FIRST has its
-    options by groups, and in each group the ones that FIRST names come first.
+    The verb's own options come first, then the options that it shares with other verbs. If a verb has FIRST, its
+    options are in groups, and in each group the options that FIRST names come first.
     """
 
     def wrap(function: Callable[[Any], None]) -> Callable[..., None]:

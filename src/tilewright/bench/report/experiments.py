@@ -189,7 +189,7 @@ def _line(each: Experiment, rows: list[Row], kernels: list[KernelRow], written: 
 
 
 def _links(page: str | dict[str, str], written: Mapping[str, str]) -> str:
-    """Links to the pages that exist; of several pages, to those that have the heading."""
+    """Links to the pages that exist. Of several pages, only pages with the heading are linked."""
     if isinstance(page, str):
         link = _link(page, written)
         return f"[Table and figure]({link})" if link else ""

@@ -178,8 +178,8 @@ def _plain(words: str) -> str:
 
 
 def merged(lane: Lane, window: Window) -> Iterator[tuple[float, float]]:
-    """The spans in the window in ms. Those that are nearer than NEAR pixels are one, and a shorter span is widened to
-    it."""
+    """The spans in the window in ms. Neighbours with a gap of less than NEAR pixels are merged, and a span that is
+    narrower than NEAR pixels is drawn that wide."""
     near, last = NEAR * (window.end - window.begin) / (RIGHT - LEFT), None
     for begin, end in lane.spans:
         if begin >= window.end or end <= window.begin:

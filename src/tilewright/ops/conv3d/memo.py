@@ -100,11 +100,8 @@ class Memo:
             return
         border, thread = (mode, np.float32(cval).tobytes(), origin), threading.get_ident()
         call = Call(x.shape, x.strides, out.shape, out.strides, *border, thread, thread_count())
-        if self.last is None or self.last[0] != call:
+        if self.last is None or self.last[0] != call or call == self.refused:
             self.last = call, None
-            compute()
-            return
-        if call == self.refused:
             compute()
             return
         from tilewright.ops.core.repeat import record  # imports Numba

@@ -61,7 +61,7 @@ def test_rows_are_counted_and_lines_of_a_sample_are_not():
 
 def test_a_process_has_the_packages_that_its_files_and_its_tokenizer_need(tmp_path):
     plain = program("generate", "in.bin", None).bytes
-    assert plain == PROGRAM + KERNELS["generate"] and program("convolve").bytes == PROGRAM
+    assert plain == program("convolve").bytes == PROGRAM and program("draw").bytes == PROGRAM + KERNELS["draw"]
     parquet = PACKAGES[".parquet"]
     assert program("generate", "in.parquet", "out.parquet").bytes == plain + parquet
     assert program("generate", "in.bin", model=str(tmp_path)).bytes == plain

@@ -13,8 +13,9 @@ from tilewright.bench.results import JOB_LADDER, Row, read, save_here, write_tex
 MEASURED = (
     "`tilewright ladder --job JOB` runs a whole job step by step, from a naive program to today's: in one process, on "
     "the same input, through the same functions as every job. Rates are medians. Every result is compared with float64 "
-    "and with the output of the last step before it is timed. A slow step runs on fewer records; the column check says "
-    "so. The factor is the rate over that of the step before."
+    "and with the output of the last step before it is timed. 8-bit pixels must be those of float32 images, byte by "
+    "byte. A slow step runs on fewer records; the column check says so. The factor is the rate over that of the step "
+    "before."
 )
 
 

@@ -20,6 +20,8 @@ CROSS = "\N{MULTIPLICATION SIGN}"  # a refused point
 PLATEAU = 1.02  # times the fastest median: smaller medians count as equal, because rounds differ by as much
 PUBLISHED = {  # (operation or job, parameters) -> what a report of the course says
     ("conv3d", "threads"): "the best number of threads is near the number of cores",
+    ("matmul", "tile"): "unrolling makes no difference",
+    ("matmul", "tile-wpt"): "a work per thread of 8 is best",
     ("gpt2", "batch"): "a batch of 800 prompts is best",
     ("sentiment", "batch"): "a batch of 64 sentences is best",
     ("dcgan", "images-workers"): "a second GPU pays from 200 images on, four pay from 1,000",

@@ -70,8 +70,8 @@ def test_what_a_workload_measured_earlier_goes(tmp_path, row, monkeypatch):
     in_session(monkeypatch, "second")
     save(tmp_path, "here", [row("a", op="gpt2", size="course"), row("new", op="gpt2")])
     assert [(r.session, r.rung, r.size) for r in read(tmp_path)] == [
+        ("second", "a", "course"),  # the first size stays the first: README shows it
         ("first", "a", "batch"),
-        ("second", "a", "course"),
         ("second", "new", "8x8x8-float32"),
     ]
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tilewright.bench.clocks import cpu as clock
+from tilewright.bench.measure import Timing
+from tilewright.bench.results import PEER
 from tilewright.bench.roofs.limits import Roofs
 from tilewright.bench.workloads import sentiment, sentiment_profile
 from tilewright.errors import InternalError
@@ -35,6 +37,17 @@ def test_beside_pytorch(run):
     assert [row.rung for row in rows[:4]] == ["table inside", "table exists", "PyTorch", "PyTorch, windows"]
     assert all(row.peer in ("PyTorch", "PyTorch, windows") and row.peer_ratio > 0 for row in rows[:2])
     assert any(line.startswith("checked 40 sentences against float64") for line in said)
+    assert all(row.label.endswith(" sentences/s; batch 16") and row.check == PEER for row in rows[2:4])
+
+
+def test_a_ratio_is_the_median_over_rounds():
+    """In which the machine's speed is the same. The run that built a CPU's table is in no round."""
+    peer = sentiment.Peer("PyTorch", "float32", lambda: None, 10, 5)
+    rounds = {"table exists": (1.0, 3.0, 10.0), "PyTorch": (2.0, 4.0, 15.0)}
+    timings = {"table inside": Timing((8.0,)), **{name: Timing(times) for name, times in rounds.items()}}
+    inside, exists, theirs = sentiment._rows(40, timings, [peer], {"dtype": "float32", "threads": 2}, {})
+    assert exists.peer_ratio == pytest.approx(4 * 1.5) and inside.peer_ratio == pytest.approx(4 * 4 / 8)
+    assert (inside.rows, theirs.rows, theirs.label) == (40, 10, "2.5 sentences/s; batch 5")
 
 
 def test_without_pytorch(run, monkeypatch):

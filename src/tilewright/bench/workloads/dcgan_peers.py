@@ -178,13 +178,13 @@ def torch_generator(config: DCGANConfig, weights: dict, kind: str, device: str, 
 
     @torch.no_grad()
     def draw(z):
-        x = linear(z.to(number), matrix, bias).relu()
+        x = linear(z.to(number), matrix, bias).relu_()
         x = x.view(-1, config.size, config.size, config.channels).permute(0, 3, 1, 2).contiguous(memory_format=form)
         for i, ((kernel, term), (before, after), stride) in enumerate(zip(layers, crops, strides, strict=True)):
             less, more = max(before - after, 0), max(after - before, 0)
             x = conv_transpose2d(x, kernel, term, stride=stride, padding=before, output_padding=less)
             x = x[:, :, : x.shape[2] - more, : x.shape[3] - more] if more else x
-            x = x.relu() if i < len(layers) - 1 else x.tanh()
+            x = x.relu_() if i < len(layers) - 1 else x.tanh()
         x = x.permute(0, 2, 3, 1).float()
         return x.flip(1, 2) if mirrored else x
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tilewright.bench.libraries import version_of
 from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import naming
@@ -39,6 +40,7 @@ class Row:
     see PEER and SLOW. peer_ratio: speed relative to `peer`, from alternating rounds. session: the time at which the
     bench was started. noise: why the times may be unreliable, see `bench.noise`. point: in a sweep the values of its
     parameters, as in "tile=8, block=64"; the first is the figure's x axis. In scaling: "workers=2, hosts=1, devices=2".
+    library: of a peer's row its package and version, as in "torch 2.9.1".
     """
 
     op: str
@@ -68,6 +70,7 @@ class Row:
     session: str = ""
     noise: str = ""
     point: str = ""
+    library: str = ""
 
     @property
     def origin(self) -> tuple[str, str, str]:
@@ -98,7 +101,7 @@ class Row:
 _NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]")  # these characters would end a row of a table
 COLUMNS = [field.name for field in fields(Row)]
 KERNELS = "kernels_"  # files of compiled kernels, which are not measurements; see `bench.kernels.table`
-LATER = {"session", "noise", "point"}  # columns that files of earlier versions lack
+LATER = {"session", "noise", "point", "library"}  # columns that files of earlier versions lack
 
 
 @functools.cache
@@ -134,7 +137,8 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
     written = []
     for op in dict.fromkeys(row.op for row in rows):
         path = folder / machine / f"{op}.csv"
-        new, old = [Row(**asdict(row) | stamp) for row in rows if row.op == op], list(_rows(path))
+        new = [Row(**asdict(row) | stamp | _library(row)) for row in rows if row.op == op]
+        old = list(_rows(path))
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -143,6 +147,10 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
         write_text(path, text.getvalue())
         written.append(path)
     return written
+
+
+def _library(row: Row) -> dict[str, str]:
+    return {"library": version_of(row.rung)} if row.check == PEER else {}
 
 
 def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tilewright.bench.job_ladders import job_of
 from tilewright.bench.report.figures import steps_figure
 from tilewright.bench.report.svg import standalone
-from tilewright.bench.report.tables import Table, device_of, groups, noise_notes, origin, three, times
+from tilewright.bench.report.tables import Table, device_of, groups, origin, row_notes, three, times
 from tilewright.bench.results import JOB_LADDER, Row, read, save_here, write_text
 
 MEASURED = (
@@ -52,7 +52,7 @@ def job_table(rows: list[Row]) -> Table:
     whole = (rows[-1].rows / rows[-1].median_s) / (rows[0].rows / rows[0].median_s)
     note = f"From the first step to the last: {times(whole)} x."
     return Table(f"{rows[0].size}, {rows[0].dtype}; {origin(rows)}", header, tuple(lines), 2,
-                 (note, *noise_notes(rows)))  # fmt: skip
+                 (note, *row_notes(rows)))  # fmt: skip
 
 
 def published_table(name: str) -> Table | None:

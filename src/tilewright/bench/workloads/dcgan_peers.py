@@ -45,8 +45,13 @@ class Engine:
         return self.name.startswith(("PyTorch", "OpenVINO"))
 
 
-def cpu_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, say: Say) -> Iterator[Engine]:
-    """PyTorch in each memory layout, and OpenVINO, each with its fastest batch. A line names what is not installed."""
+def cpu_engines(
+    config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, against: tuple[str, ...], say: Say
+) -> Iterator[Engine]:
+    """PyTorch in each memory layout, and OpenVINO, each with its fastest batch, if `against` names them: "torch",
+    "openvino". A line names what is not installed."""
+    if not against:
+        return
     try:
         import torch
     except ModuleNotFoundError as missing:
@@ -54,11 +59,13 @@ def cpu_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, s
         return
     torch.set_num_threads(thread_count())
     inputs = torch.from_numpy(z)
-    for layout in LAYOUTS:
+    for layout in LAYOUTS if "torch" in against else ():
         start = time.perf_counter()
         draw = torch_generator(config, weights, dtype, "cpu", layout)
         name = "PyTorch" if layout == "contiguous_format" else "PyTorch, channels last"
         yield _fastest(name, draw, inputs, start)
+    if "openvino" not in against:
+        return
     if not find_spec("openvino"):
         say("OpenVINO: unavailable - pip install openvino")
         return

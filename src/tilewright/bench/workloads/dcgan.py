@@ -1,5 +1,5 @@
-"""The whole job of drawing images, compared with PyTorch and OpenVINO: the course's DCGAN generator at full size, with random
-weights.
+"""The whole job of drawing images, compared with PyTorch and OpenVINO: the course's DCGAN generator at full size, with
+random weights.
 
 On a GPU the images stay in its memory, as PyTorch's do. Another row measures images that are copied to the host as
 8-bit pixels. Further rows give tilewright's time for each layer.

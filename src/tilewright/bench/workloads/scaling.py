@@ -1,7 +1,8 @@
 """The same job by 1, 2, 4 ... workers. The rows say how much faster more workers are, and the bytes must be the same.
 
 Every run executes the command line in a process of its own, as a user does. The times of its shards are read from its
-trace. On a CPU every worker gets the same number of cores, so that two workers have twice the cores of one.
+trace. On a CPU every worker gets the same number of cores, so that two workers have twice the cores of one. Each
+number of workers is run once.
 """
 
 from __future__ import annotations

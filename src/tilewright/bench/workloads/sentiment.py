@@ -2,9 +2,9 @@
 and real sentences.
 
 tilewright is timed twice: once with the token table built during the run, and once with the table in memory, as in a
-run that loads a saved table. PyTorch runs the usual network with its fastest batch. On a CPU it has tilewright's dtype.
-On a GPU it runs in float32 through cuDNN and cuBLAS, without tf32, and compiled in bfloat16. A time is from NumPy ids
-to NumPy logits.
+run that has loaded a saved table. On a CPU the first is a single run, which alternates with no peer. PyTorch runs the
+usual network with its fastest batch. On a CPU it has tilewright's dtype. On a GPU it runs in float32 through cuDNN and
+cuBLAS, without tf32, and compiled in bfloat16. A time is from NumPy ids to NumPy logits.
 """
 
 from __future__ import annotations

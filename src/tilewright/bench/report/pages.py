@@ -33,8 +33,8 @@ METHOD = (
     "with empty caches. Figures are medians, with the 10th and 90th percentile where a spread is given. A kernel is "
     "timed only after its result passed the check against float64; on a GPU the first rows of a result are compared. "
     "Roofs are measured on the same machine: the copy bandwidth of large arrays, and the rate of multiply-adds on "
-    "registers. In tf32 and 16 bits on a GPU it is the rate of cuBLAS on large products. A whole job runs with warm "
-    "caches."
+    "registers. In tf32 and 16 bits on a GPU it is the rate of cuBLAS on large products. Whole jobs run with warm "
+    "caches; volumes, and images on a GPU, do not."
 )
 
 READING = {

@@ -157,9 +157,21 @@ def test_the_claims_have_the_figures_of_the_rows(job, row, ladder):
     text = headline.claims(groups([*rows, *unchecked], lambda row: row.op), {"matmul": ladder})
     assert "4 workers write the bytes of one" in text and "1 operations have 3 kernels" in text
     assert (
-        "2.00 to 45.7 times as fast as the strongest peer" in text
+        "2.00 to 45.7 times as fast as the strongest peer. A peer is faster in 0 of 2 cases." in text
         and "**Checked.** 2 measurements are published." in text
     )
+
+
+def test_cases_in_which_a_peer_is_faster_are_counted(job, ladder):
+    """Also at sizes that the table does not show, and in the slowest variant."""
+    rows = [job("volumes", "m", 1.0, size="9x9-a"), job("volumes", "m", 1.0, size="8x8-b", peer_ratio=0.4)]
+    rows += [job("dcgan", "m", 1.0, peer_ratio=5.0), job("dcgan", "m", 2.0, peer_ratio=0.9)]
+    rows += [
+        job("dcgan", "m", 1.0, dtype="bfloat16", peer_ratio=None),
+        job("dcgan", "m", 0.1, peer_ratio=9.0, check=PEER),
+    ]
+    text = headline.claims(groups(rows, lambda row: row.op), {"matmul": ladder})
+    assert "A peer is faster in 2 of 3 cases." in text
 
 
 def test_the_number_of_kills_is_that_of_the_test():

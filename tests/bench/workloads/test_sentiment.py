@@ -42,10 +42,12 @@ def test_beside_pytorch(run):
 
 def test_a_ratio_is_the_median_over_rounds():
     """In which the machine's speed is the same. The run that built a CPU's table is in no round."""
-    peer = sentiment.Peer("PyTorch", "float32", lambda: None, 10, 5)
-    rounds = {"table exists": (1.0, 3.0, 10.0), "PyTorch": (2.0, 4.0, 15.0)}
+    peers = [sentiment.Peer(name, dtype, lambda: None, 10, 5)
+             for name, dtype in (("PyTorch", "float32"), ("slower", "float32"), ("shorter", "bfloat16"))]  # fmt: skip
+    rounds = {"table exists": (1, 3, 10), "PyTorch": (2, 4, 15), "slower": (9, 9, 9), "shorter": (1, 1, 1)}
     timings = {"table inside": Timing((8.0,)), **{name: Timing(times) for name, times in rounds.items()}}
-    inside, exists, theirs = sentiment._rows(40, timings, [peer], {"dtype": "float32", "threads": 2}, {})
+    inside, exists, theirs, *_ = sentiment._rows(40, timings, peers, {"dtype": "float32", "threads": 2}, {})
+    assert inside.peer == exists.peer == "PyTorch"  # the fastest of the same dtype
     assert exists.peer_ratio == pytest.approx(4 * 1.5) and inside.peer_ratio == pytest.approx(4 * 4 / 8)
     assert (inside.rows, theirs.rows, theirs.label) == (40, 10, "2.5 sentences/s; batch 5")
 

@@ -86,6 +86,7 @@ def vendor(case, tensors: dict, layout) -> Call:
 
     def call():
         torch.backends.cudnn.allow_tf32 = case.dtype == "tf32"
+        torch.backends.cudnn.benchmark = True  # cuDNN times its algorithms at the first call
         return activate(conv_transpose2d(x, weights, bias, **options))
 
     return call

@@ -31,6 +31,7 @@ def _call(a, b, bias, targets) -> Call:
     log_softmax itself converts logits of 16 bits if it can."""
 
     def call():
+        torch.backends.cuda.matmul.allow_tf32 = False
         logits = torch.mm(a, b)
         logits = logits if bias is None else logits.float().add_(bias)
         return torch.log_softmax(logits, dim=1, dtype=torch.float32).gather(1, targets)[:, 0]

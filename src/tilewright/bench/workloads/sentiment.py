@@ -145,11 +145,13 @@ def _timed(model: TextCNN, ids: np.ndarray, logits: np.ndarray, first: Timing, p
 def _rows(
     total: int, timings: dict[str, Timing], peers: list[Peer], common: dict[str, Any], ours: dict[str, Any]
 ) -> Iterator[Row]:
-    """common: columns of all rows. ours: columns of tilewright's rows, which also name the fastest peer."""
+    """common: columns of all rows. ours: columns of tilewright's rows. These also name the fastest peer in their dtype,
+    as in the other workloads, or of all peers if none has it."""
     of_peer = {peer.name: peer for peer in peers}
     counts = {name: of_peer[name].sentences if name in of_peer else total for name in timings}
     each = {name: timing.scaled(1 / counts[name]) for name, timing in timings.items()}  # seconds per sentence
-    beside = min(of_peer, key=lambda name: each[name].median_s, default=None)  # the fastest
+    same = [peer.name for peer in peers if peer.dtype == common["dtype"]]
+    beside = min(same or of_peer, key=lambda name: each[name].median_s, default=None)
     for name, timing in timings.items():
         rest: dict[str, Any] = {"peer": beside, **ours}
         if peer := of_peer.get(name):

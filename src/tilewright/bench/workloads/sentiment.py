@@ -151,7 +151,7 @@ def _rows(
     counts = {name: of_peer[name].sentences if name in of_peer else total for name in timings}
     each = {name: timing.scaled(1 / counts[name]) for name, timing in timings.items()}  # seconds per sentence
     same = [peer.name for peer in peers if peer.dtype == common["dtype"]]
-    beside = min(same or of_peer, key=lambda name: each[name].median_s, default=None)
+    beside = min(same or [*of_peer], key=lambda name: each[name].median_s, default=None)
     for name, timing in timings.items():
         rest: dict[str, Any] = {"peer": beside, **ours}
         if peer := of_peer.get(name):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.bench.report.svg import LogAxis, figure, line, short, standalone, text, wrapped
-from tilewright.bench.report.tables import Table, case_of, device_of, groups, noise_notes, origin, three
+from tilewright.bench.report.tables import Table, case_of, device_of, groups, origin, row_notes, three
 from tilewright.bench.results import WORKERS, Row, read, save_here, write_text
 from tilewright.bench.sweep import OTHER_BITS, PREFIX, THREADS
 from tilewright.bench.sweep_kinds import JOBS
@@ -101,7 +101,7 @@ def sweep_table(rows: list[Row]) -> Table:
         mark = "best" if any(row is one for one in best) else ""
         lines.append((row.rung, case_of(row), *row.setting.values(), *where, *cells, mark, row.check))
     caption = f"{title(rows)}; {origin(rows)}."
-    return Table(caption, header, tuple(lines), 2, (*remarks(rows), *noise_notes(rows)))
+    return Table(caption, header, tuple(lines), 2, (*remarks(rows), *row_notes(rows)))
 
 
 def matrix_table(rows: list[Row]) -> Table | None:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tilewright.simd.cache import read_record, write_record
+from tilewright.simd.cache import read_record, sources, write_record
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
 
@@ -38,6 +38,7 @@ class GpuKernelCache:
     cache_path = None
 
     def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
+        sources()  # read now, as for a kernel of the CPU
         self.function, self.options = function, options
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:

@@ -173,6 +173,12 @@ def test_a_file_of_another_kernel_is_not_loaded_under_this_name(compiled, tmp_pa
     assert compiled("test.two", 2) == ("compiled", 7)
 
 
+def test_an_edited_kernel_of_another_program_is_compiled_again(compiled):
+    """Its source is not in the hash of simd's and ops' files."""
+    assert [compiled("test.edited", 1), compiled("test.edited", 2)] == [("compiled", 6), ("compiled", 7)]
+    assert compiled("test.edited", 1) == ("loaded", 6)
+
+
 def test_a_directory_in_place_of_a_kernel_and_what_a_killed_process_left(compiled, tmp_path):
     compiled("test.plain")
     file = kernel_file(tmp_path)

@@ -1,7 +1,8 @@
 """Compiled kernels on disk: one file per kernel and signature, in a directory that nobody else can change.
 
 The directory's name contains a hash of the source of `simd` and `ops`, of the versions and settings that generate code
-and of the CPU. So no file is ever stale, and two machines may share a home. `private_directory.py` opens the directory
+and of the CPU. A file's name contains a hash of its kernel's code if that is elsewhere (`own_code.py`). So no file is
+ever stale, and two machines may share a home. `private_directory.py` opens the directory
 once and checks who may write to it. A file is MAGIC, a SHA-256, and a MessagePack record of names and object code
 (`Stored`). Parsing it runs no code. Types come from the kernel's declaration, not from the file. A file that is
 truncated, altered, of another user or of another kernel is ignored and written again. A complete file is renamed to its
@@ -23,6 +24,7 @@ import llvmlite.binding
 import msgspec
 
 from tilewright.errors import ResourceError
+from tilewright.simd.own_code import digest_of
 from tilewright.simd.private_directory import PrivateDirectory, UnsafeDirectoryError
 
 MAGIC = b"TWKERNEL"
@@ -168,14 +170,17 @@ class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
 class KernelCache:
     """Loads and saves one kernel's machine code; replaces the cache object of Numba's dispatcher.
 
-    function: the kernel's Python function, under the name that Numba compiles.
+    function: the kernel's Python function, under the name that Numba compiles. A kernel whose code `own_code` cannot
+    describe has no file.
     """
 
     def __init__(self, name: str, function):
-        self.name, self.function = name, function
+        self.name, self.function, self.own = name, function, digest_of(function)
 
     def load_overload(self, signature, target_context):
         """The compiled kernel, or None if there is no complete file of it, or no directory to load from."""
+        if self.own is None:
+            return None
         from numba.core.runtime import rtsys
 
         rtsys.initialize(target_context)  # and not refresh(): what Numba needs to compile takes 0.3 s to import
@@ -186,12 +191,14 @@ class KernelCache:
 
     def save_overload(self, signature, result) -> None:
         """Write the compiled kernel. If the disk is full or read-only, the next run compiles it again."""
-        if (stored := _stored(self.name, signature, self.function, result)) is not None:
+        stored = None if self.own is None else _stored(self.name, signature, self.function, result)
+        if stored is not None:
             write_record(self._file(signature), stored)
 
     def _file(self, signature) -> str:
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.name)
-        return f"{safe}-{hashlib.sha256(f'{self.name}{signature}'.encode()).hexdigest()[:12]}{ENDING}"
+        fields = [kind.fields for kind in getattr(signature, "args", ()) if hasattr(kind, "fields")] if self.own else ""
+        return f"{safe}-{hashlib.sha256(f'{self.name}{signature}{self.own}{fields}'.encode()).hexdigest()[:12]}{ENDING}"
 
 
 def read_record(name: str, kind: type[Record]) -> Record | None:

@@ -87,6 +87,20 @@ def test_text_that_is_no_utf8_costs_no_id(file, tmp_path):
     assert str(batch.prompts[1].error) == "line 2, text: byte 0 is not UTF-8"
 
 
+def test_a_binary_column_is_text(file, tmp_path):
+    """As Spark and Hive write texts without their type. They were read as base64."""
+    texts = ["caf\u00e9 \u4e16", "a", "b"]
+    column = pa.array([*[text.encode() for text in texts], b"\xff"], pa.binary())
+    ids = pa.array([b"x", b"y", b"z", b"w"], pa.large_binary())
+    file(pa.table({"id": ids, "prompt": column.dictionary_encode()}))
+    reader = open_prompts(tmp_path / "in.parquet", encode=lambda text: [1], vocabulary=9, max_length=9)
+    (batch,) = reader.batches(9)
+    reader.close()
+    assert [prompt.text for prompt in batch.prompts[:3]] == texts
+    assert [prompt.id for prompt in batch.prompts] == ["x", "y", "z", "w"]
+    assert str(batch.prompts[3].error) == "line 4, prompt: byte 0 is not UTF-8"
+
+
 def test_nan_is_not_given_and_infinity_is_refused(file, tmp_path):
     """As pandas writes what is not given; an infinite field was taken for that, too."""
     ids = [[1], [2], [3]]

@@ -49,6 +49,14 @@ def test_what_is_no_json_value_is_an_error_and_null(value):
     assert found == b'{"m":null}' and wrong.field == "m" and str(wrong).startswith("cannot be kept: ")
 
 
+@pytest.mark.parametrize("value", [float("inf"), [1.0, float("-inf")], {"a": [float("inf")]}], ids=repr)
+def test_an_infinite_number_of_a_table_is_an_error(value):
+    """It became null without a word."""
+    found, wrong = RecordFields(keep=(("m", "m"),)).kept({"m": value})
+    assert found == {"m": None} and str(wrong) == "cannot be kept: json has no infinite numbers"
+    assert RecordFields(keep=(("m", "m"),)).kept({"m": [0.5, None]}) == ({"m": [0.5, None]}, None)
+
+
 def test_fields_beside_and_inside_the_body_of_a_batch_line():
     line = b'{"custom_id": "a", "tag": 1, "body": {"prompt": "x", "metadata": {"k": 2}, "tag": 3}}'
     assert kept(line, "tag", "metadata")[0] == b'{"tag":1,"metadata":{"k": 2}}'
@@ -60,6 +68,11 @@ def test_fields_beside_and_inside_the_body_of_a_batch_line():
         ([1, None, 3], "int64"),
         ([1, 2.5], "float64"),
         ([2**60, 2.5], JSON),
+        ([[2**60, 1], [2.5]], JSON),
+        ([{"a": 2**60}, {"a": 2.5}], JSON),
+        ([{"a": 1}, {"a": 2**60, "b": 2.5}], ("struct", (("a", "int64"), ("b", "float64")))),
+        ([[1, 2.5], [2**60]], JSON),
+        ([2**60, 1], "int64"),
         ([2**64], JSON),
         ([True, 1], JSON),
         (["a", 1], JSON),

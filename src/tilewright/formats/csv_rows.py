@@ -20,7 +20,7 @@ from tilewright.formats.records import BadLine
 from tilewright.formats.sampling_fields import names_sampling
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-IDS = ("tokens", "input_ids", "prompt_token_ids")
+IDS = ("tokens", "input_ids", "prompt_token_ids", "continuation_token_ids")
 TEXTS = ("stop", "stop_strings", "stop_sequences", "bad_words")  # a cell is one text, or a JSON list of texts
 
 

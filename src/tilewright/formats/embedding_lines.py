@@ -36,9 +36,11 @@ from tilewright.formats.lines import (
     naming,
     recovered,
 )
+from tilewright.formats.model_inputs import check_beside, value_of
 from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
 from tilewright.formats.record_files import open_records
 from tilewright.formats.records import Id, Record, RecordError, batch_error
+from tilewright.formats.sampling_fields import shown
 from tilewright.formats.sentence_encoder import RaggedEncoder, Text
 
 OUTPUTS = (".npy", ".jsonl", ".parquet")
@@ -163,7 +165,7 @@ class EmbeddingLines(LineReader[_Found, Request]):
             inside = decode_fields(fields["body"]) if "body" in given else {}
             check_keys(line, len(fields) + len(inside))
             if given:
-                return self._of_request(record, inside)
+                return self._of_request(record, inside, fields)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise json_error(error, line) from error
         return self._of_record(record, fields)
@@ -174,13 +176,28 @@ class EmbeddingLines(LineReader[_Found, Request]):
             raise missing(fields, next(iter(self._names)))
         if len(given) > 1:
             raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
+        check_beside(fields)
+        self._check_dimensions(fields)
         request = Request((getattr(record, self._names[given[0]]),))
         return (None if record.id is msgspec.UNSET else record.id), _Found(given[0], request)
 
-    def _of_request(self, record: _Line, inside: dict[str, msgspec.Raw]) -> tuple[Id | None, _Found]:
+    def _check_dimensions(self, fields: dict[str, Any]) -> None:
+        """Raises BadLine for a number of elements that a line without a body asks for, where nothing reads it."""
+        if "dimensions" not in fields or self.fields.content is not None:
+            return
+        asked = value_of(fields["dimensions"])
+        if type(asked) is int and asked != self._size:
+            raise BadLine(f"is {shown(asked)}; this is not read here: give --dimensions", "dimensions")
+
+    def _of_request(
+        self, record: _Line, inside: dict[str, msgspec.Raw], outside: dict[str, msgspec.Raw]
+    ) -> tuple[Id | None, _Found]:
         for name in ("custom_id", "body"):
             if getattr(record, name) is msgspec.UNSET:
                 raise BadLine("is missing from a batch line", name)
+        for name in ("input", "dimensions", "encoding_format"):
+            if bytes(outside.get(name, b"null")) != b"null":
+                raise BadLine("stands beside the body; move it into the body", name)
         if record.method != "POST":
             raise BadLine(f"is {record.method[:40]!r}; POST is wanted", "method")
         if record.url != EMBEDDINGS:

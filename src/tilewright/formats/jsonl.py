@@ -30,13 +30,10 @@ from tilewright.formats.lines import (
     naming,
     recovered,
 )
+from tilewright.formats.model_inputs import BESIDE, check_beside
 from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
 from tilewright.formats.records import BadLine, Batch, Id, RecordError
-from tilewright.formats.sampling_fields import refusal, shown
 from tilewright.formats.sentence_encoder import Content, Pair, SentenceEncoder
-
-# fields that would change how the model reads a text or token ids, see MODEL_INPUTS
-BESIDE = ("attention_mask", "inputs_embeds", "position_ids", "token_type_ids")
 
 
 class _Line(msgspec.Struct):
@@ -56,14 +53,6 @@ class _TextLine(_Line):
 
 class _IdOnly(msgspec.Struct):
     id: LineId | None = None
-
-
-def _check_beside(record: Any) -> None:
-    """Raises BadLine for a field of BESIDE that would change the answer."""
-    for name in BESIDE:
-        value = getattr(record, name)
-        if value is not msgspec.UNSET and (rule := refusal(name, value, body=False)):
-            raise BadLine(f"is {shown(value)}; {rule}", name)
 
 
 def _naming(content: str, *, text: bool) -> type:
@@ -139,7 +128,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
         """The id of a line or row, and (name, content) of the field with its sentence. Raises BadLine unless there is
         exactly one such field. plain: the record has one known field besides its id."""
         if not plain:
-            _check_beside(record)
+            check_beside({name: value for name in BESIDE if (value := getattr(record, name)) is not msgspec.UNSET})
         given = [name for name, at in self._names.items() if getattr(record, at) is not msgspec.UNSET]
         if not given:
             raise missing(line if isinstance(line, dict) else decode_fields(line), next(iter(self._names)))
@@ -159,7 +148,7 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
             try:
                 return self._encoder.checked_pair(*content)
             except InputError as error:
-                raise BadLine(error.message, name) from error
+                raise BadLine(error.message, error.where or name) from error
         if not isinstance(content, str):
             check_tokens(content, self._vocabulary, name)
         if self._encoder is None:

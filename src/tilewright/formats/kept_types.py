@@ -15,12 +15,13 @@ from tilewright.errors import UsageError
 
 JSON = "json"  # the type of a column for values without a common type
 NULL = "null"
+WIDE = "wide"  # integers that float64 cannot hold exactly, also beside others; the column is int64
 MOST_FIELDS = 256  # of an object that becomes a struct; one with more fields is a table of its own
 EXACT = 2**53  # integers up to it are exact in float64
 
 Kind = (
     str | tuple[Any, ...]
-)  # NULL, JSON, Arrow's name of a plain type, ("list", kind), ("struct", ((name, kind), ...))
+)  # NULL, JSON, WIDE, Arrow's name of a plain type, ("list", kind), ("struct", ((name, kind), ...))
 
 
 class KeptTypes:
@@ -28,24 +29,26 @@ class KeptTypes:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._kinds: dict[str, Kind] = dict.fromkeys(names, NULL)
-        self._wide = dict.fromkeys(names, False)  # whether there are integers that float64 cannot hold exactly
 
     def add(self, line: bytes) -> None:
         """Take the values of one line into account."""
         said = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
         for name, kind in self._kinds.items():
             if name in said and kind != JSON:
-                value = msgspec.json.decode(said[name])
-                self._wide[name] |= isinstance(value, int) and abs(value) > EXACT
-                self._kinds[name] = joined(kind, kind_of(value))
+                self._kinds[name] = joined(kind, kind_of(msgspec.json.decode(said[name])))
 
     def columns(self) -> dict[str, Kind]:
         """The types by name."""
-        found = {}
-        for name, kind in self._kinds.items():
-            inexact = kind == "float64" and self._wide[name]
-            found[name] = JSON if inexact else "string" if kind == NULL else kind
-        return found
+        return {name: "string" if kind == NULL else _plain(kind) for name, kind in self._kinds.items()}
+
+
+def _plain(kind: Kind) -> Kind:
+    """The type with int64 instead of WIDE."""
+    if kind == WIDE:
+        return "int64"
+    if isinstance(kind, str):
+        return kind
+    return (kind[0], _plain(kind[1]) if kind[0] == "list" else tuple((name, _plain(each)) for name, each in kind[1]))
 
 
 def kind_of(value: Any) -> Kind:
@@ -55,7 +58,7 @@ def kind_of(value: Any) -> Kind:
     if isinstance(value, bool):
         return "bool_"
     if isinstance(value, int):
-        return "int64" if -(2**63) <= value < 2**63 else JSON
+        return ("int64" if abs(value) <= EXACT else WIDE) if -(2**63) <= value < 2**63 else JSON
     if isinstance(value, float):
         return "float64"
     if isinstance(value, str):
@@ -77,8 +80,8 @@ def joined(a: Kind, b: Kind) -> Kind:
         return a
     if a == NULL:
         return b
-    if {a, b} == {"int64", "float64"}:
-        return "float64"
+    if {a, b} in ({"int64", "float64"}, {"int64", WIDE}):
+        return WIDE if WIDE in (a, b) else "float64"
     if isinstance(a, str) or isinstance(b, str) or a[0] != b[0]:
         return JSON
     if a[0] == "list":

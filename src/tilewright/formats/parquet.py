@@ -223,10 +223,12 @@ def as_rows(reader: R, count: int | None) -> R:
 
 
 def _values(column: Any, name: str, path: str) -> list[Any]:
-    """A column of Arrow as JSON values, in which a text that is not UTF-8 is bytes. Raises InputError for a value for
-    which Python has no type: a time in nanoseconds, the year 10000."""
+    """A column of Arrow as JSON values, in which a text that is not UTF-8 is bytes. A binary column is read as texts,
+    because some programs write texts without their type. Raises InputError for a value for which Python has no type: a
+    time in nanoseconds, the year 10000."""
     try:
-        return msgspec.to_builtins(column.to_pylist(), str_keys=True, enc_hook=str)
+        values = msgspec.to_builtins(column.to_pylist(), str_keys=True, enc_hook=str, builtin_types=(bytes,))
+        return [_text_of(value) if isinstance(value, bytes) else value for value in values]
     except UnicodeDecodeError as error:
         if len(column) == 1:
             return [error.object]
@@ -234,6 +236,14 @@ def _values(column: Any, name: str, path: str) -> list[Any]:
     except (ValueError, OverflowError) as error:
         said, remedy = brief(error).partition(". ")[0], "write the column as text"
         raise InputError(f"cannot be read: {said}", path=path, where=f"column {name}", remedy=remedy) from error
+
+
+def _text_of(value: bytes) -> str | bytes:
+    """The text, or the bytes if they are not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 class TextIds(Exception):

@@ -32,6 +32,7 @@ from tilewright.formats.lines import (
     missing,
     recovered,
 )
+from tilewright.formats.model_inputs import value_of
 from tilewright.formats.names import check_records_name, kind_of_records
 from tilewright.formats.record_fields import PLAIN, RecordFields
 from tilewright.formats.record_files import open_records
@@ -221,20 +222,10 @@ def _check_names(fields: dict[str, Any], inside: str, wanted: tuple[str, ...]) -
     body = bool(inside)
     for name in fields.keys() - _KNOWN:
         if not is_known(name, body=body):
-            if (meant := meant_by(name, wanted)) and _value(fields[name]) is not None:
+            if (meant := meant_by(name, wanted)) and value_of(fields[name]) is not None:
                 raise BadLine(f"is not a known field; did you mean {meant}?", f"{inside}{name}")
-        elif rule := refusal(name, value := _value(fields[name]), body=body):
+        elif rule := refusal(name, value := value_of(fields[name]), body=body):
             raise BadLine(f"is {shown(value)}; {rule}", f"{inside}{name}")
-
-
-def _value(raw: Any) -> Any:
-    """A field's value, or its text if msgspec cannot read it."""
-    if not isinstance(raw, msgspec.Raw):
-        return raw
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):
-        return bytes(raw).decode(errors="replace")
 
 
 class PromptText(PromptLines):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,18 @@ def _checked(raw: msgspec.Raw) -> msgspec.Raw:
 
 
 def _text(value: Any) -> Any:
+    """The value of a row. Raises msgspec.ValidationError for an infinite number, for which JSON has no value."""
+    if _is_infinite(value):
+        raise msgspec.ValidationError("JSON has no infinite numbers")
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _is_infinite(value: Any) -> bool:
+    """True for an infinite number, or if there is one in a list or an object."""
+    if isinstance(value, float):
+        return math.isinf(value)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_is_infinite, inner))
 
 
 def kept_in(said: dict[str, Any], answers: frozenset[str]) -> dict[str, Any]:

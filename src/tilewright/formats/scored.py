@@ -33,6 +33,7 @@ from tilewright.formats.lines import (
     naming,
     recovered,
 )
+from tilewright.formats.model_inputs import check_beside
 from tilewright.formats.record_fields import PLAIN, RecordFields, kept_in
 from tilewright.formats.record_files import open_records
 from tilewright.formats.records import Id, Record, RecordError
@@ -120,6 +121,7 @@ class ScoredLines(LineReader[Given, T | None], Generic[T]):
 
     def _found(self, record: Any, fields: Row) -> tuple[Id | None, Given]:
         """The id, and what is to be scored. Raises BadLine unless the record is a pair or a text alone."""
+        check_beside(fields)
         own = None if record.id is msgspec.UNSET else record.id
         if (name := self.fields.content) is not None:
             if record.content is msgspec.UNSET:

@@ -153,6 +153,27 @@ def test_lines_of_openai_s_batches(folder, tmp_path):
     assert run(tmp_path, tmp_path / "out.npy", "in.jsonl")[0].errors == 6  # two texts in a line, another size
 
 
+def test_fields_that_would_change_a_vector_and_are_not_read_are_errors(folder, tmp_path):
+    """They were ignored: padding was pooled, and vectors had all their elements."""
+    ids = {"input_ids": [2, 5, 3]}
+    lines = [{**ids, "attention_mask": [1, 1, 1], "token_type_ids": [0, 0, 0], "dimensions": "3 x 4"}, ids,
+             {"input_ids": [2, 5, 3, 0], "attention_mask": [1, 1, 1, 0]}, {**ids, "token_type_ids": [0, 1, 1]},
+             {"text": "good", "position_ids": [4]}, {"text": "good", "dimensions": 5}]  # fmt: skip
+    batch = [{**REQUEST, "body": {"input": "good"}, "dimensions": 5}, {**REQUEST, "body": {}, "input": "good"}]
+    lines = [{"id": f"r{i}", **line} for i, line in enumerate(lines)]
+    lines += [{"custom_id": f"b{i}", **line} for i, line in enumerate(batch)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report, said = run(folder, tmp_path / "out.jsonl", tmp_path / "in.jsonl")
+    found = [json.loads(line) for line in said.splitlines()]
+    assert report.errors == 6 and found[0]["embedding"] == found[1]["embedding"]
+    fields = ["attention_mask", "token_type_ids", "position_ids", "dimensions"]
+    assert [line["error"]["field"] for line in found[2:6]] == fields
+    assert found[5]["error"]["message"] == "is 5; this is not read here: give --dimensions"
+    assert [line["error"]["param"] for line in found[6:]] == ["dimensions", "input"]
+    _, said = run(folder, tmp_path / "named.jsonl", tmp_path / "in.jsonl", {"content_field": "text"})
+    assert "embedding" in json.loads(said.splitlines()[5]), "the other fields are data then"
+
+
 def test_a_rung_of_pool(folder, tmp_path, monkeypatch):
     wanted, found = (run(folder, tmp_path / f"{i}.npy", rungs=rungs)[1]
                      for i, rungs in enumerate(({}, {"pool": "cpu.naive"})))  # fmt: skip

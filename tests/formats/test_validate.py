@@ -161,6 +161,27 @@ def test_logits_that_are_missing(tmp_path):
     assert validate(tmp_path / "ref.jsonl", tmp_path / "out.jsonl").passed, "a reference may hold labels alone"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "near", "wrong", "said"),
+    [
+        ("logprob", -3.5, -3.5001, -3.6, "logprob 0 is -3.6"),
+        ("token_logprobs", [-1.0, -2.5], [-1.0, -2.5001], [-1.0, -2.0], "token_logprob 1 is -2"),
+        ("embedding", [0.1, 0.2], [0.1, 0.2001], [0.1, -0.2], "element 1 is -0.2"),
+        ("logprobs", [{"5": -1.0, "7": -2.0}], [{"7": -1.0001, "5": -2.0}], [{"5": -1.0, "7": -3.0}], "logprob 1"),
+        ("is_greedy", True, True, False, "is_greedy is False"),
+        ("custom_id", "a", "a", "b", "custom_id is 'b'"),
+    ],
+)
+def test_numbers_of_score_embed_and_generate_are_compared(tmp_path, name, value, near, wrong, said):
+    """They were not: any log-probability and any vector passed."""
+    reference = lines(tmp_path, [{"id": 1, name: value}], "ref.jsonl")
+    assert validate(lines(tmp_path, [{"id": 1, name: near}]), reference).passed
+    result = validate(lines(tmp_path, [{"id": 1, name: wrong}]), reference)
+    assert not result.passed and said in result.detail
+    for bad in ({}, {name: None}, {name: ["x"]}):
+        assert not validate(lines(tmp_path, [{"id": 1, **bad}]), reference).passed
+
+
 @pytest.mark.parametrize("found", [np.nan, np.inf, -np.inf])
 def test_the_largest_error(found):
     expected = np.array([100.0, 0.0, 2.0])

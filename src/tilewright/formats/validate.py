@@ -21,7 +21,14 @@ from tilewright.formats.names import check_records_name
 
 TOLERANCE = 1e-3
 SMALL = 1e-8  # for values up to this size only the absolute error counts
-EXACT = ("id", "label", "error", "token_ids", "text", "finish_reason", "choices", "response")  # fields of JSON lines
+EXACT = (  # fields of JSON lines
+    "id", "custom_id", "label", "error", "token_ids", "text", "finish_reason", "is_greedy", "cut", "choices",
+    "response",
+)  # fmt: skip
+NUMBERS = {  # fields that are compared by the tolerance -> the word for one number
+    "logits": "logit", "logprob": "logprob", "token_logprobs": "token_logprob", "logprobs": "logprob",
+    "embedding": "element",
+}  # fmt: skip
 COURSE_DIFFERING = 5  # tokens in 10,000 that may differ
 EXAMPLES = 3  # records that the result for JSON lines names
 BLOCK = 1 << 18  # elements that are compared at a time
@@ -158,7 +165,8 @@ def validate(
     columns: int | None = None,
     prefix: bool = False,
 ) -> Validation:
-    """Compare two files of f32 logits, or two of JSON lines (logits by the tolerance, the fields of EXACT exactly).
+    """Compare two files of f32 logits, or two of JSON lines (the fields of NUMBERS by the tolerance, those of EXACT
+    exactly).
 
     Two binary files of token ids are compared exactly, as by `validate_tokens` with one token per prompt and none
     allowed to differ, because as floats all ids would be within the tolerance. columns: values per sentence, to name
@@ -264,10 +272,11 @@ def _compare_records(ours: dict[str, Any], theirs: dict[str, Any], tolerance: fl
         if ours.get(name) != theirs.get(name):
             found, wanted = (_short(line.get(name)) for line in (ours, theirs))
             result.fail(f"{where}: {name} is {found} and {wanted} is wanted")
-    if "logits" in ours and "logits" in theirs:
-        _judge_logits(result, ours["logits"], theirs["logits"], tolerance, where)
-    elif "logits" in theirs:
-        result.fail(f"{where}: the reference has logits and the output has none")
+    for name in NUMBERS:
+        if name in ours and name in theirs:
+            _judge_numbers(result, name, (ours[name], theirs[name]), tolerance, where)
+        elif name in theirs:
+            result.fail(f"{where}: the reference has {name} and the output has none")
     return result
 
 
@@ -276,17 +285,25 @@ def _short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _judge_logits(result: Validation, ours: Any, theirs: Any, tolerance: float, where: str) -> None:
+def _judge_numbers(result: Validation, name: str, values: tuple[Any, Any], tolerance: float, where: str) -> None:
+    """values: of the output and of the reference. For `logprobs` each token's log-probabilities, by their order."""
     try:
-        pair = [msgspec.convert(logits, list[float]) for logits in (ours, theirs)]
+        pair = [msgspec.convert(_flat(value), list[float]) for value in values]
     except msgspec.ValidationError as error:
-        result.fail(f"{where}: logits are no list of numbers ({json_error(error)})")
+        if values[0] != values[1]:
+            result.fail(f"{where}: {name} are no list of numbers ({json_error(error)})")
         return
     if len(pair[0]) != len(pair[1]):
-        result.fail(f"{where}: {len(pair[0])} logits, and {len(pair[1])} are wanted")
+        result.fail(f"{where}: {len(pair[0])} {name}, and {len(pair[1])} are wanted")
         return
-    logits = np.array(pair, np.float64)  # (2, n)
-    judge(result, logits, errors(*logits), tolerance, lambda i: f"{where}, logit {i}")
+    numbers = np.array(pair, np.float64)  # (2, n)
+    judge(result, numbers, errors(*numbers), tolerance, lambda i: f"{where}, {NUMBERS[name]} {i}")
+
+
+def _flat(value: Any) -> list[Any]:
+    """The numbers of a field: one, a list, or for each token an object."""
+    items = value if isinstance(value, list) else [value]
+    return [number for item in items for number in (item.values() if isinstance(item, dict) else [item])]
 
 
 def _objects(file: InputFile) -> Iterator[dict[str, Any]]:

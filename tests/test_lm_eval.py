@@ -97,6 +97,14 @@ def test_greedy_texts_are_those_of_the_hf_backend(place, theirs, rng):
     assert ours(place).generate_until(requests, disable_tqdm=True) == theirs.generate_until(requests, disable_tqdm=True)
 
 
+def test_prompts_that_lose_their_first_tokens_are_told(place, caplog):
+    """They were cut in silence."""
+    given = [("the cat", {"max_gen_toks": 5}), ("so " * 90, {"max_gen_toks": 5})]
+    ours(place).generate_until(instances("generate_until", given), disable_tqdm=True)
+    said = "1 of 2 contexts are longer than the 91 tokens that the model can read: their first tokens are not read"
+    assert said in caplog.text
+
+
 def test_a_task_gives_the_figures_of_the_hf_backend(place, theirs, rng, tmp_path):
     import lm_eval
 
@@ -121,6 +129,8 @@ def test_what_would_be_ignored_is_refused(place):
         with pytest.raises(UsageError) as error:
             ours(place, **options)
         assert says in str(error.value)
+    with pytest.raises(UsageError, match="add_bos_token is True; the model's tokenizer adds no special tokens"):
+        ours(place, add_bos_token=True)
     with pytest.raises(UsageError, match="generation_kwargs is num_beams"):
         ours(place).generate_until(instances("generate_until", [("a", {"num_beams": 4, "max_gen_toks": 5})]))
     with pytest.raises(UsageError, match="max_gen_toks is 96"):

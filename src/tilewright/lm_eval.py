@@ -73,6 +73,10 @@ class TilewrightLM(TemplateLM):
             rule = f"2 to the model's context of {model.sizes.context:,} are possible"
             raise UsageError(parameter="max_length", value=str(max_length), rule=rule)
         self.max_length, self.max_gen_toks = max_length or model.sizes.context, max_gen_toks
+        if self.add_bos_token and not self.tokens.encode(""):
+            rule = "the model's tokenizer adds no special tokens to a text"
+            remedy = "leave it out, or let the post_processor of tokenizer.json add the token"
+            raise UsageError(parameter="add_bos_token", value=str(self.add_bos_token), rule=rule, remedy=remedy)
         names = special_tokens(self.path)
         ends = {name: self._id_of(names.get(name)) for name in ("bos_token", "eos_token")}
         self._eot = ends["eos_token"] if ends["eos_token"] is not None else next(iter(model.stop_ids), None)
@@ -117,9 +121,7 @@ class TilewrightLM(TemplateLM):
         """(sum of the log-probabilities, whether the continuation is greedy) of each (key, context, continuation)."""
         pairs = [self._cut(context, continuation) for _, context, continuation in requests]
         dropped = sum(len(pair[0]) < len(context) for pair, (_, context, _) in zip(pairs, requests, strict=True))
-        if dropped:
-            what = f"{dropped:,} of {len(pairs):,} contexts are longer than the model's {self.max_length:,} tokens"
-            log.warning("%s: their first tokens are not read", what)
+        self._tell_cut(dropped, len(pairs), self.max_length)
         found = []
         with on_threads(self.threads):
             scores = self.model.score(pairs)
@@ -129,6 +131,12 @@ class TilewrightLM(TemplateLM):
                 if key is not None:
                     self.cache_hook.add_partial("loglikelihood", key, answer)
         return found
+
+    def _tell_cut(self, dropped: int, count: int, most: int) -> None:
+        """Warn of contexts that lose their first tokens. most: tokens that the model reads of each."""
+        if dropped:
+            what = f"{dropped:,} of {count:,} contexts are longer than the {most:,} tokens that the model can read"
+            log.warning("%s: their first tokens are not read", what)
 
     def _told(self, found: Iterator, count: int, disable: bool) -> Iterator:
         return iter(tqdm(found, total=count, disable=disable, desc="Scoring with tilewright"))
@@ -170,7 +178,9 @@ class TilewrightLM(TemplateLM):
                 if most < 1:
                     rule = f"the model's context of {self.max_length:,} tokens must hold the prompt, too"
                     raise UsageError(parameter="max_gen_toks", value=str(params.max_tokens), rule=rule)
-                prompts = [self.tok_encode(requests[i].args[0])[-most:] or [self.prefix_token_id] for i in numbers]
+                whole = [self.tok_encode(requests[i].args[0]) for i in numbers]
+                self._tell_cut(sum(len(ids) > most for ids in whole), len(whole), most)
+                prompts = [ids[-most:] or [self.prefix_token_id] for ids in whole]
                 outputs = self.model.generate(prompts, params, ids=numbers)
                 for i, output in zip(numbers, self._told(outputs, len(numbers), disable_tqdm), strict=True):
                     found[i] = output.outputs[0].text or ""

@@ -53,7 +53,7 @@ class Options(RecordOptions):
             metavar="ID",
             min=0,
             help="The token that is put before a text, or before a continuation, that has no context.",
-            show_default="the model's end-of-text token",
+            show_default="the token that the tokenizer puts before texts, or else the end-of-text token",
         ),
     ] = None
     max_batch_memory: Annotated[str | None, of_batch_memory(show_default="1G, on a GPU most of its memory")] = None

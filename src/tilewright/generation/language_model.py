@@ -22,7 +22,15 @@ from tilewright.generation.engine import Engine
 from tilewright.generation.prompts import Prompt, checked_prompts
 from tilewright.generation.rules import failed
 from tilewright.generation.sampling import SamplingParams
-from tilewright.generation.scored_texts import NOT_FINITE, Pieces, Scorable, Score, ScoringLimits, pieces_of
+from tilewright.generation.scored_texts import (
+    NOT_FINITE,
+    Pieces,
+    Scorable,
+    Score,
+    ScoringLimits,
+    default_start,
+    pieces_of,
+)
 from tilewright.generation.scoring import Scorer, Wanted
 from tilewright.generation.sequences import Block, Generated, Request
 from tilewright.ops import logprob
@@ -165,10 +173,11 @@ class LanguageModel(ABC):
 
         texts: tuples (context, continuation), where the continuation is scored, or texts alone, where all tokens are
         scored. Each part is a text, if the model has a tokenizer, or a list of token ids. prefix_token: stands
-        before a text alone, and replaces an empty context; None: the model's first end-of-text token. truncate: allow
-        more tokens than the model's context. Then the first tokens of a context are left out, and a text alone is
-        scored in windows. max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most of the free memory on
-        a GPU. A context that several texts share is computed once.
+        before a text alone, and replaces an empty context; None: the token that the tokenizer puts before each text, or
+        else the model's first end-of-text token. truncate: allow more tokens than the model's context. Then the first
+        tokens of a context are left out, and a text alone is scored in windows. max_batch_memory: bytes for keys and
+        values; None: 1 GiB on a CPU, most of the free memory on a GPU. A context that several texts share is computed
+        once.
 
         errors: what to do with a text that cannot be scored, or whose log-probabilities are not finite. "raise": raise
         UsageError with its number, from 0. "record": its Score has the error and no tokens.
@@ -181,7 +190,8 @@ class LanguageModel(ABC):
 
     def scoring_limits(self, *, truncate: bool, prefix_token: int | None) -> ScoringLimits:
         """The limits of `score`. Raises UsageError for a prefix token outside the vocabulary."""
-        start = self.stop_ids[0] if prefix_token is None and self.stop_ids else prefix_token
+        encode = self.tokenizer.encode if self.tokenizer else None
+        start = default_start(encode, self.stop_ids) if prefix_token is None else prefix_token
         if start is not None and not 0 <= start < self.sizes.vocabulary:
             rule = f"the model's tokens are 0 to {self.sizes.vocabulary - 1}"
             raise UsageError(parameter="prefix_token", value=str(start), rule=rule)

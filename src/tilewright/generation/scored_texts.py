@@ -124,12 +124,26 @@ TRUNCATE = "allow it to be cut (truncate=True, --truncate on the command line), 
 PREFIX = "give the token (prefix_token=ID, --prefix-token ID on the command line)"
 
 
+def default_start(encode: Encode | None, ends: Sequence[int]) -> int | None:
+    """The token before a text alone, if the user names none: the one that the tokenizer puts before each text, as OPT's
+    does, or else the first end-of-text token. None if there is neither."""
+    return next(iter([*reversed(encode("") if encode else []), *ends]), None)
+
+
+def own_tokens(text: str, encode: Encode) -> list[int]:
+    """The tokens of a text alone. The tokenizer may put special tokens before each text, which are left out."""
+    before, whole = encode(""), encode(text)
+    return whole[len(before) :] if whole[: len(before)] == before else whole
+
+
 def split_pair(context: str, continuation: str, encode: Encode) -> tuple[list[int], list[int]]:
     """Token ids of a context and its continuation, divided as in lm-evaluation-harness: the whole text is encoded at
     once, and spaces at the end of the context belong to the continuation."""
     stripped = context.rstrip()
     context, continuation = stripped, context[len(stripped) :] + continuation
-    before = encode(context) if context else []
+    if not context:
+        return [], own_tokens(continuation, encode)
+    before = encode(context)
     return before, encode(context + continuation)[len(before) :]
 
 
@@ -137,18 +151,18 @@ def pieces_of_tokens(context: Tokens | None, scored: Tokens, limits: ScoringLimi
     """The pieces of a pair, or of a text alone if the context is None. Token ids are in the vocabulary. Raises
     UsageError."""
 
-    def ids(tokens: Tokens) -> Sequence[int]:
+    def ids(tokens: Tokens, *, own: bool) -> Sequence[int]:
         if not isinstance(tokens, str):
             return tokens  # type: ignore[return-value]
         if encode is None:
             raise UsageError(NO_TOKENIZER, remedy="give token ids")
-        return encode(tokens)
+        return own_tokens(tokens, encode) if own else encode(tokens)
 
     if context is None:
-        return limits.of_text(ids(scored))
+        return limits.of_text(ids(scored, own=True))
     if isinstance(context, str) and isinstance(scored, str) and encode is not None:
         return limits.of_pair(*split_pair(context, scored, encode))
-    return limits.of_pair(ids(context), ids(scored))
+    return limits.of_pair(ids(context, own=not len(context)), ids(scored, own=True))
 
 
 def pieces_of(record: Scorable, name: str, limits: ScoringLimits, encode: Encode | None, vocabulary: int) -> Pieces:

@@ -10,6 +10,7 @@ import pytest
 from gpt2_models import save
 from tilewright.cli import main
 from tilewright.errors import InternalError, ResourceError, UsageError
+from tilewright.generation.language_model import LanguageModel
 from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.load import load
@@ -228,6 +229,48 @@ def test_the_plan_is_that_of_the_run_and_writes_nothing(place, tmp_path, monkeyp
     assert caught.value.code in (0, None)
     text = capsys.readouterr().out
     assert "158 texts, " in text and "of them scored; about 9 bad texts" in text and "expected peak" in text
+
+
+def test_a_mask_beside_tokens_is_an_error_and_token_ids_may_stand_in_a_table(place, tmp_path):
+    """The mask was ignored, so that padding was scored. In a table `continuation_token_ids` was no list."""
+    (tmp_path / "in.jsonl").write_text('{"tokens": [1, 2], "attention_mask": [1, 1]}\n'
+                                       '{"tokens": [1, 2, 0], "attention_mask": [1, 1, 0]}\n')  # fmt: skip
+    score(job_of(place, tmp_path / "out.jsonl", tmp_path / "in.jsonl"))
+    good, bad = lines_of(tmp_path / "out.jsonl")
+    assert good["token_ids"] == [1, 2] and bad["error"]["field"] == "attention_mask"
+    (tmp_path / "in.csv").write_text('prompt_token_ids,continuation_token_ids\n"[1, 2]","[3]"\n')
+    score(job_of(place, tmp_path / "csv.jsonl", tmp_path / "in.csv"))
+    assert lines_of(tmp_path / "csv.jsonl")[0]["token_ids"] == [3]
+
+
+def test_a_token_that_the_tokenizer_puts_before_texts_is_not_scored(place, tmp_path):
+    """As OPT's does. It was scored as the first token of a text alone, and of a continuation without a context."""
+    plain, folder = load(place / "gpt2"), tmp_path / "gpt2"
+    shutil.copytree(place / "gpt2", folder)
+    fields = json.loads((folder / "tokenizer.json").read_text())
+
+    def putting(token: int) -> LanguageModel:
+        first = {"SpecialToken": {"id": "S", "type_id": 0}}
+        texts = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+        special = {"S": {"id": "S", "ids": [token], "tokens": ["S"]}}
+        fields["post_processor"] = {"type": "TemplateProcessing", "single": [first, texts[0]],
+                                    "pair": [first, *texts], "special_tokens": special}  # fmt: skip
+        (folder / "tokenizer.json").write_text(json.dumps(fields))
+        return load(folder)
+
+    a, b = plain.tokenizer.encode("a"), plain.tokenizer.encode("b")
+    texts = ["ab", ("", "ab"), (" ", "ab"), ([], "ab"), ("", b)]
+    model = putting(256)  # the end-of-text token
+    assert model.tokenizer.encode("ab") == [256, *a, *b]
+    assert list(model.score(texts)) == list(plain.score(texts))
+    assert list(model.score([("a", "b"), (a, "b")])) == list(plain.score([([256, *a], b), (a, b)]))
+    model = putting(7)
+    assert list(model.score(texts)) == list(plain.score(texts, prefix_token=7))
+    assert list(model.score(texts, prefix_token=256)) == list(plain.score(texts))
+    (tmp_path / "in.txt").write_text("ab\n")
+    score(ScoreJob(str(folder), str(tmp_path / "in.txt"), str(tmp_path / "out.jsonl")))
+    (wanted,) = plain.score(["ab"], prefix_token=7)
+    assert lines_of(tmp_path / "out.jsonl")[0]["logprob"] == wanted.logprob
 
 
 def test_a_table_gives_the_lines_of_json(place, tmp_path):

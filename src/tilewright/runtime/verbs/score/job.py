@@ -17,8 +17,8 @@ class ScoreJob(RecordsJob):
 
     input: .jsonl (JSON lines), .csv, .tsv, .parquet (rows with the same fields) or .txt (one text per line). output:
     .jsonl or .parquet. truncate: cut texts that are longer than the context; otherwise such a text is an error.
-    prefix_token: the token before a text without context; None: the model's end-of-text token. batch_memory: bytes for
-    keys and values; None: see `LanguageModel.score`.
+    prefix_token: the token before a text without context. batch_memory: bytes for keys and values. None for either: see
+    `LanguageModel.score`.
     """
 
     ANSWER = ANSWER

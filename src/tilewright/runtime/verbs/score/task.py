@@ -11,7 +11,7 @@ from tilewright.formats.models import eos_token_ids
 from tilewright.formats.scored import ScoredLines, Tokens, error_line, open_scored
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.generation.attention import BATCH_MEMORY
-from tilewright.generation.scored_texts import Pieces, ScoringLimits, pieces_of_tokens
+from tilewright.generation.scored_texts import Pieces, ScoringLimits, default_start, pieces_of_tokens
 from tilewright.generation.scoring import slot_length
 from tilewright.models.decoder_config import DecoderConfig
 from tilewright.ops.attention import bytes_a_sequence
@@ -52,7 +52,8 @@ def task_of(job: ScoreJob, say: Say = quiet, workers: int = 1) -> ScoreTask:
         check_has_ids(job.text, job.model, ID_LINE, job.content_field)
     else:
         check_tokenizer_fits(job.text, tokenizer, config.sizes.vocabulary, ID_LINE, job.content_field)
-    start = job.prefix_token if job.prefix_token is not None else next(iter(ends), None)
+    encode = tokenizer.encode if tokenizer else None
+    start = job.prefix_token if job.prefix_token is not None else default_start(encode, ends)
     if start is not None and not 0 <= start < config.sizes.vocabulary:
         rule = f"the model's tokens are 0 to {config.sizes.vocabulary - 1}"
         raise UsageError(parameter="--prefix-token", value=str(start), rule=rule)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tilewright.errors import InputError
+from tilewright.formats.embedding_modules import MODULES
 from tilewright.formats.models import CONFIG, GENERATION, fitted, read_config
 from tilewright.formats.sharded import Stored
 from tilewright.formats.tokenizer import file_content
@@ -16,6 +17,7 @@ from tilewright.formats.tokenizer_older import OLDER_FILES
 from tilewright.formats.tokenizer_settings import TOKENIZER_CONFIG
 from tilewright.models import gpt2, gpt_neox, opt, textcnn
 from tilewright.models.bert_config import CONFIGS as ENCODERS
+from tilewright.models.bert_config import BertConfig
 from tilewright.runtime.load import KINDS, TOKENIZER, Config, config_of
 
 COPIED = (
@@ -78,6 +80,8 @@ def with_configuration(tensors: Tensors, kind: str, path: str) -> tuple[Config, 
             remedy=f"put {os.path.join(folder, CONFIG)} there; `tilewright init {kind} DIR` writes one to start from",
         )
     config, known = config_of(folder, KINDS[kind].config), KINDS[kind]
+    if isinstance(config, BertConfig) and not config.is_classifier:
+        _check_no_modules(folder)
     stored = {name: Stored(path, array) for name, array in tensors.items()}
     shapes = config.tensor_shapes()
     try:
@@ -98,6 +102,14 @@ def copied(path: str) -> dict[str, bytes]:
     folder = os.path.dirname(path) or os.curdir
     names = [name for name in COPIED if os.path.isfile(os.path.join(folder, name))]
     return {name: file_content(os.path.join(folder, name)) for name in names}
+
+
+def _check_no_modules(folder: str) -> None:
+    """Raises InputError for an encoder of sentence-transformers: without its modules it would give other vectors."""
+    path = os.path.join(folder, MODULES)
+    if os.path.exists(path):
+        remedy = "save the model with sentence-transformers, which writes a directory that needs no conversion"
+        raise InputError("lists pooling and other modules, which are not converted", path=path, remedy=remedy)
 
 
 def _check_untied(config: gpt2.GPT2Config, tensors: Tensors, path: str) -> None:

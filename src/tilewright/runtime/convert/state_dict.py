@@ -24,13 +24,14 @@ from tilewright.errors import InputError, ResourceError
 from tilewright.formats import safetensors
 from tilewright.formats.blocks import check_finite
 from tilewright.formats.files import InputFile
+from tilewright.models.bert_config import BUFFERS as ENCODER_BUFFERS
 from tilewright.models.dcgan import DCGANConfig, DCGANLayer, check_variances
 from tilewright.models.gpt2 import MASKS
 from tilewright.models.gpt_neox import BUFFERS
 from tilewright.runtime.convert import checkpoints, torch_child
 from tilewright.runtime.load import Config
 
-NO_WEIGHTS = ("num_batches_tracked", *MASKS, *BUFFERS)  # names of tensors that are not weights
+NO_WEIGHTS = ("num_batches_tracked", *MASKS, *BUFFERS, *ENCODER_BUFFERS)  # names of tensors that are not weights
 TIMEOUT = 600  # seconds for PyTorch to start and to read a file
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 NORM = ("bias", "weight", "running_mean", "running_var")

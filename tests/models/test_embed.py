@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer
 
 from bert_models import random_texts, saved, tokenizer
 from sentence_models import POOLINGS, PROMPTS, saved_sentences
@@ -113,7 +113,8 @@ def test_vectors_that_are_cut_are_scaled_again(tmp_path):
 def test_old_names_of_fields_and_limits(tmp_path):
     """As sentence-transformers wrote directories before version 6."""
     saved_sentences("bert", 1, tmp_path / "m", poolings=["max", "mean"])
-    (tmp_path / "m" / "sentence_bert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
+    (tmp_path / "m" / "sentence_bert_config.json").unlink(missing_ok=True)
+    (tmp_path / "m" / "sentence_albert_config.json").write_text('{"max_seq_length": 9, "do_lower_case": true}')
     names = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
     pooling = json.loads((tmp_path / "m" / "1_Pooling" / "config.json").read_text())
     old = {f"pooling_mode_{name}": name in ("max_tokens", "mean_tokens") for name in names}
@@ -133,6 +134,20 @@ def test_texts_that_lose_their_start(tmp_path):
     theirs = type(theirs)(str(tmp_path / "m"), device="cpu")
     texts = random_texts(6)
     assert difference(load(tmp_path / "m", device="cpu").embed(texts), theirs.encode(texts)) < 3e-6
+
+
+def test_a_long_text_that_loses_its_start_keeps_its_end(tmp_path):
+    """Only the first 256 characters per token were read, so the end of a longer text was never seen."""
+    saved("bert", 0, tmp_path)
+    name = tmp_path / "tokenizer_config.json"
+    name.write_text(json.dumps(json.loads(name.read_text()) | {"truncation_side": "left", "model_max_length": 8}))
+    model, words = load(tmp_path, device="cpu"), AutoTokenizer.from_pretrained(tmp_path)
+    long, short = ("bad " * n + "a good film" for n in (2000, 20))
+    wanted, encoder = words(long, truncation=True)["input_ids"], model.text_encoder()
+    assert len(long) > 256 * 8 and wanted == words(short, truncation=True)["input_ids"]
+    assert encoder.rows([encoder.checked(long)]).tolist() == [wanted]
+    for pair in (lambda text: text, lambda text: ("dull", text)):
+        assert model.classify([pair(long)]) == model.classify([pair(short)])
 
 
 def edited(path, change):

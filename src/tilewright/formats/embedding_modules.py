@@ -23,7 +23,10 @@ from tilewright.errors import InputError, UsageError
 from tilewright.formats.sharded import read_json
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
-ENCODERS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json")
+ENCODERS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)  # sentence-transformers reads the first one that is there, whatever the encoder is
 CONFIG, WEIGHTS = "config.json", "model.safetensors"  # the files of a module
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 OLD_POOLINGS = {  # the fields for them before sentence-transformers 6, in the order of the joined vectors

@@ -17,6 +17,7 @@ from tilewright.formats.tokenizer import Tokenizer
 CHARACTERS = 256  # characters per token of a text that are read; the rest is not passed on and costs no memory
 NO_TOKEN = -1  # marks the unused end of a row that is longer than its text
 WORD = "a"  # it is encoded to find out which special tokens the tokenizer adds
+PAIR = "text_pair"  # the field of a pair's second text
 TEXTS = 1024  # texts that the tokenizer gets at once; it encodes them in parallel
 
 
@@ -73,13 +74,17 @@ class SentenceEncoder:
         or that becomes too long in the tokenizer."""
         if not text or text.isspace():
             raise InputError("is empty; a sentence has at least one word")
-        text = text[: CHARACTERS * self.length + 1]  # one more, so that `encoded` sees a cut
+        text = self._part(text, CHARACTERS * self.length + 1)  # one more, so that `encoded` sees a cut
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(f"is no valid Unicode: character {error.start} is half of a surrogate pair") from None
         self._tokenizer.check(text)
         return text
+
+    def _part(self, text: str, most: int) -> str:
+        """The part of a longer text, up to so many characters, whose tokens may stay."""
+        return text[:most]
 
     def filled(self, ids: Sequence[int]) -> list[int]:
         """The ids, filled up to the length. Raises InputError for no ids, or too many."""
@@ -150,7 +155,7 @@ class RaggedEncoder(SentenceEncoder):
         starts = [i for i in range(len(whole)) if whole[i : i + len(alone)] == alone]
         self._before = starts[0] if alone and starts else 0  # special tokens before a text
         self._after = len(whole) - len(alone) - starts[0] if alone and starts else 0
-        self._prompt = prompt
+        self._prompt, self._bare = prompt, not tokenizer.encode("")  # True if no special tokens are added
         if length <= self._before + self._after:
             what = f"a text may have {length} tokens, and {self._before + self._after} of them are special"
             raise InputError(f"{what}: none is left for the text", path=tokenizer.path)
@@ -162,22 +167,34 @@ class RaggedEncoder(SentenceEncoder):
             raise InputError(what, path=tokenizer.path, remedy="give a shorter prompt")
 
     def checked(self, text: str) -> str:
-        """The prompt and the text, as the base class checks them."""
-        if not self._prompt:
-            return super().checked(text)
-        if not text or text.isspace():
-            raise InputError("is empty; a text has at least one word")
-        return super().checked(self._prompt + text)
+        """The prompt and the text, as the base class checks them. Raises InputError for a text without tokens."""
+        if self._prompt:
+            if not text or text.isspace():
+                raise InputError("is empty; a text has at least one word")
+            return super().checked(self._prompt + text)
+        part = super().checked(text)
+        if self._bare and not self._tokenizer.encode(part):
+            raise InputError("has no token; the model reads at least one")
+        return part
 
     def checked_pair(self, text: str, pair: str) -> Pair:
-        """The parts of two texts that can have an effect. Raises InputError as `checked` does."""
-        return Pair(self.checked(text), super().checked(pair))
+        """The parts of two texts that can have an effect. Raises InputError as `checked` does; its `where` is the field
+        of the second text."""
+        first = self.checked(text)
+        try:
+            return Pair(first, super().checked(pair))
+        except InputError as error:
+            error.where = PAIR
+            raise
 
     def filled(self, ids: Sequence[int]) -> list[int]:
         """The ids unchanged. Raises InputError for no ids, or too many."""
         if not 1 <= len(ids) <= self.length:
             raise InputError(f"has {len(ids)} ids; the model takes 1 to {self.length}")
         return list(ids)
+
+    def _part(self, text: str, most: int) -> str:
+        return text[-most:] if self._tokenizer.truncation.side == "left" else text[:most]
 
     def _shortened(self, ids: Sequence[int]) -> Sequence[int]:
         if len(ids) <= self.length:

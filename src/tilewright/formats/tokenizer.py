@@ -14,7 +14,7 @@ from tilewright.formats.tokenizer_limits import checked_growth, patterns
 from tilewright.formats.tokenizer_older import END_OF_TEXT as END_OF_TEXT
 from tilewright.formats.tokenizer_older import MERGES, WORDS, Settings, byte_level, word_piece
 from tilewright.formats.tokenizer_patterns import is_linear
-from tilewright.formats.tokenizer_settings import Truncation
+from tilewright.formats.tokenizer_settings import Truncation, overridden
 
 if TYPE_CHECKING:
     from tilewright.formats.tokenizer_process import TokenizerProcess
@@ -30,8 +30,9 @@ class Tokenizer:
     """The tokenizer of a file `tokenizer.json`. Its truncation and padding are off, so a prompt keeps all its tokens.
 
     older: for a checkpoint without tokenizer.json, whose vocab.json or vocab.txt is `path`: the model_type, and the
-    result of `tokenizer_older.read_settings`. size: number of tokens, including added ones. truncation: what
-    tokenizer_config.json says about long texts; the encoder of a model applies it.
+    result of `tokenizer_older.read_settings`. overrides: fields that `tokenizer_settings.read_overrides` found. size:
+    number of tokens, including added ones. truncation: what tokenizer_config.json says about long texts; the encoder of
+    a model applies it.
 
     Raises InputError for a file that is missing, too large, or no tokenizer, however the library fails on it. Also
     raises it for a tokenizer whose parts make texts too long (`tokenizer_limits.py`). Raises ResourceError if the
@@ -44,6 +45,7 @@ class Tokenizer:
         path: str | os.PathLike[str],
         *,
         older: tuple[str, Settings] | None = None,
+        overrides: Settings | None = None,
         content: bytes | None = None,
     ) -> None:
         from tokenizers import Tokenizer as Library  # takes 30 ms, and only text needs it
@@ -58,6 +60,7 @@ class Tokenizer:
             else:
                 merges = file_content(os.path.join(os.path.dirname(self.path), MERGES))
                 content = byte_level(content, self.path, merges, settings, kind)
+        content = overridden(content, overrides) if overrides else content
         if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MAX_ITEMS:
             raise InputError(f"no valid tokenizer: it has more than {MAX_ITEMS:,} items", path=self.path)
         with _failures_of(self.path, "no valid tokenizer"), ASIDE.without_panics():

@@ -1,5 +1,8 @@
 """The configurations of BERT, RoBERTa and DistilBERT: sizes, names of tensors, bytes of memory."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import msgspec
 import numpy as np
 
@@ -16,11 +19,14 @@ MAX_SIZE = 2**31
 MAX_LAYERS = 4096  # a limit, because names of tensors are made from it before a file is read
 MAX_LABELS = 65536
 HEAD = "ForSequenceClassification"  # the end of the architecture's name in config.json
+PROBLEMS = (None, "single_label_classification", "multi_label_classification")
 
 
 class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes of a BERT, by Hugging Face's names. Fields that have no effect on the result are ignored. Raises ValueError
     for sizes that do not make a network, and for variants that are not supported."""
+
+    aliases: ClassVar[Mapping[str, str]] = {}  # as in `DecoderConfig`
 
     model_type: str = "bert"
     architectures: list[str] = msgspec.field(default_factory=list)
@@ -66,6 +72,9 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
                              f"{self.pad_token_id}: no position is left")  # fmt: skip
         if self.problem_type == "regression":
             raise ValueError("problem_type is 'regression'; only classification is supported")
+        if self.problem_type not in PROBLEMS:
+            known = ", ".join(map(str, PROBLEMS[1:]))
+            raise ValueError(f"problem_type is {self.problem_type!r:.60}; {known} are known")
         if not 1 <= self.num_labels <= MAX_LABELS or set(self.labels) != set(range(self.num_labels)):
             raise ValueError("id2label must name the labels 0, 1, ... without a gap")
 
@@ -231,9 +240,6 @@ class RobertaConfig(BertConfig, frozen=True, kw_only=True):
 
     model_type: str = "roberta"
     vocab_size: int = 50265
-    max_position_embeddings: int = 514
-    type_vocab_size: int = 1
-    layer_norm_eps: float = 1e-5
     pad_token_id: int = 1  # type: ignore[assignment]  # it sets the positions, so there must be one
 
     def __post_init__(self):
@@ -269,6 +275,14 @@ class DistilBertConfig(BertConfig, frozen=True, kw_only=True):
     intermediate_size: int = msgspec.field(default=3072, name="hidden_dim")
     hidden_act: str = msgspec.field(default="gelu", name="activation")
     type_vocab_size: int = 1  # it has no table of token types
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        "hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
+    }  # fmt: skip
+
+    def __post_init__(self):
+        msgspec.structs.force_setattr(self, "layer_norm_eps", 1e-12)  # transformers has no field for it, either
+        super().__post_init__()
 
     @property
     def head_activation(self) -> str:

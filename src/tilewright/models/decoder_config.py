@@ -93,6 +93,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     supported."""
 
     title: ClassVar[str] = "decoder"  # the family's name in messages
+    aliases: ClassVar[Mapping[str, str]] = {}  # transformers' attribute_map: another name of a field -> its name
 
     model_type: str
     vocab_size: int

@@ -8,6 +8,7 @@ Computed by `decoder.py`. Source: Radford et al., "Language Models are Unsupervi
 """
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 from tilewright.models.decoder import DecoderModel
@@ -27,6 +28,10 @@ class GPT2Config(DecoderConfig, frozen=True, kw_only=True):
     """
 
     title: ClassVar[str] = "GPT-2"
+    aliases: ClassVar[Mapping[str, str]] = {
+        "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }  # fmt: skip
 
     model_type: str = MODEL_TYPE
     vocab_size: int = 50257

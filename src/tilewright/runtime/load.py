@@ -22,7 +22,7 @@ from tilewright.formats.models import CONFIG, Rename, eos_token_ids, read_config
 from tilewright.formats.sharded import WEIGHTS, map_directory
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.formats.tokenizer_older import MERGES, VOCAB, WORDS, read_settings
-from tilewright.formats.tokenizer_settings import read_truncation
+from tilewright.formats.tokenizer_settings import read_overrides, read_truncation
 from tilewright.models import dcgan, gpt2, gpt_neox, opt, textcnn
 from tilewright.models.bert import Bert
 from tilewright.models.bert_config import CONFIGS, BertConfig
@@ -90,11 +90,22 @@ def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config
     if kind is None:
         raise InputError(f"model_type is {values.get('model_type')!r}; {', '.join(KINDS)} can be loaded", path=name)
     try:
-        return msgspec.convert(values, kind.config, str_keys=True)
+        return msgspec.convert(_by_own_names(values, kind.config, name), kind.config, str_keys=True)
     except msgspec.ValidationError as error:
         wrong = json_error(error)
         field = f"field {wrong.field}" if wrong.field else None
         raise InputError(f"no valid configuration: {wrong}", path=name, where=field) from error
+
+
+def _by_own_names(values: dict[str, Any], kind: type[Config], path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The values by the family's own names of the fields. Raises InputError if a field has two values, by two names."""
+    found = dict(values)
+    for alias, own in getattr(kind, "aliases", {}).items():
+        given = found.pop(alias, None)
+        if given is not None and found.setdefault(own, given) != given:
+            what = f"{alias} is {given!r:.50} and {own} {found[own]!r:.50}: the two are names of one field"
+            raise InputError(what, path=path, remedy="remove one of them")
+    return found
 
 
 @overload
@@ -318,7 +329,7 @@ def tokenizer_of(path: str | os.PathLike[str]) -> Tokenizer | None:
     """
     name = os.path.join(path, TOKENIZER)
     if os.path.isfile(name):
-        tokenizer = Tokenizer(name)
+        tokenizer = Tokenizer(name, overrides=read_overrides(path))
     elif os.path.isdir(path) and (older := _older_files(path)):
         tokenizer = Tokenizer(older[0], older=(_kind_at(path), read_settings(os.fspath(path))))
     else:

@@ -66,6 +66,20 @@ def test_a_stopped_job_is_resumed(folder, tmp_path, monkeypatch):
     assert resumed == whole and 0 < report.computed < 120
 
 
+def test_a_text_without_tokens_is_an_error_of_its_record(tmp_path):
+    """It ended the job, if the tokenizer adds no special tokens. An empty second text was told as the first one."""
+    saved("bert", 0, tmp_path / "m")
+    path = tmp_path / "m" / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))
+    lines = [{"text": "good film"}, {"text": "\x01"}, {"text": "good", "text_pair": " "}, {"text": "\x01 good"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report, said = run(tmp_path, tmp_path / "out.jsonl", "in.jsonl")
+    found = [json.loads(line) for line in said.splitlines()]
+    assert report.errors == 2 and "label" in found[0] and "label" in found[3]
+    assert found[1]["error"] == {"line": 2, "field": "text", "message": "has no token; the model reads at least one"}
+    assert found[2]["error"]["field"] == "text_pair"
+
+
 def test_json_lines_with_ids_and_errors(folder, tmp_path):
     (tmp_path / "m").symlink_to(folder / "m")
     lines = [{"id": "a", "text": "good film"}, {"id": "b", "tokens": [2, 5, 8, 3]}, {"id": "c", "tokens": [2] * 71},
@@ -122,7 +136,7 @@ def test_pairs_of_texts_in_lines(folder, tmp_path):
     given = [(line["text"], line["text_pair"]) if "text_pair" in line else line["text"] for line in lines[:30]]
     answers = load(folder / "m", device="cpu").classify(given)
     assert [line["score"] for line in found[:30]] == [answer["score"] for answer in answers]
-    assert [line["error"]["field"] for line in found[30:]] == ["text_pair", "text", "text"]
+    assert [line["error"]["field"] for line in found[30:]] == ["text_pair", "text_pair", "text"]
 
 
 def test_a_second_text_goes_with_the_field_that_the_user_names(folder, tmp_path):

@@ -49,7 +49,7 @@ from tilewright.runtime.stores.place import state_of
 
 SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
 DELIVERING, PIECES = "delivering", "pieces"
-PENDING = 64  # shards that may wait for their upload; beyond it the job waits
+PENDING = 8  # shards that may wait for their upload, which a kill loses; beyond it the job waits
 SAME_SECONDS = 5.0  # between two checks that the job has not been begun anew
 
 

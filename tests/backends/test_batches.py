@@ -1,5 +1,6 @@
 """A network in batches: every record has its own results, in order, whatever the sizes, on both backends."""
 
+import threading
 import weakref
 
 import numpy as np
@@ -158,6 +159,33 @@ def test_batches_of_a_freed_model_are_refused(name):
     for call in (lambda: batches.run([x, number], results), lambda: list(batches.stream([(x, number)]))):
         with pytest.raises(UsageError, match=r"batches was freed, and they read its weights\. Store"):
             call()
+
+
+@pytest.mark.parametrize("attempted", [False, True])
+def test_a_gpu_serves_several_threads_one_after_another(attempted):
+    """They use the same slots: another thread's inputs must not arrive between a copy and the kernels that read it."""
+    found = []
+
+    def other() -> None:
+        found.append(batches.lock.acquire(blocking=False))
+
+    def forward_beside_another_thread(*arrays):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        forward(*arrays)
+
+    network = NETWORK._replace(forward=forward_beside_another_thread)
+    batches = cuda.Cuda("float32", "cpu").batches(network, [4])
+    found.clear()
+    x, number = records(8, 3)
+    doubled, above = np.zeros((8, 3), np.float32), np.zeros(8, np.int32)
+
+    def work() -> None:
+        batches.run([x, number], [doubled, above])
+
+    batches.attempt(work) if attempted else work()
+    assert found == [False, False] and np.array_equal(doubled, 2 * x)
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+from numba.extending import intrinsic
 
 from gpu import ON_GPU
 from tilewright.ops.core.gpu.kernel_cache import described
@@ -38,6 +40,38 @@ for factor in map(int, sys.argv[1:]):
 """
 
 
+FORMS = """
+from tilewright.ops.conv1d.operands import Window
+from tilewright.ops.conv1d.simt.form import form_for
+from tilewright.ops.conv1d.simt.rows import rows
+from tilewright.ops.core.gpu.kernel_cache import described
+
+windows = Window(1, 0, 1), Window(1, 1, 2)  # x (1, 1, 10): the second one has a dilation of 2
+kernels = [rows(form_for(10, 3, window, True, 8, 16)).py_func for window in windows]
+print(described(kernels[0]) != described(kernels[1]))
+"""
+
+
+def times(form):
+    """An intrinsic that multiplies by the first element of its factory's value."""
+
+    def generated(typing, x):
+        def generate(context, builder, signature, args):
+            return builder.mul(args[0], args[0].type(form[0]))
+
+        return x(x), generate
+
+    generated.__module__ = "tilewright.ops.test"
+    return intrinsic(generated)
+
+
+@dataclass(frozen=True)
+class Form:
+    """Parameters of a kernel."""
+
+    sizes: tuple[int, ...]
+
+
 def made(factor, step=None):
     def run(x):
         return step(x) * factor if step else x * factor * FACTOR
@@ -56,6 +90,31 @@ def test_a_kernel_is_known_by_what_its_factory_gave_it():
 def test_a_kernel_is_known_by_the_functions_that_it_calls():
     assert described(made(2, made(1))) == described(made(2, made(1)))
     assert described(made(2, made(1))) != described(made(2, made(5)))
+
+
+def test_a_kernel_is_known_by_what_its_intrinsics_generate():
+    assert described(made(2, times([3]))) == described(made(2, times([3])))
+    assert described(made(2, times([3]))) != described(made(2, times([4])))
+
+
+def test_a_kernel_is_known_by_the_fields_of_a_record():
+    assert described(made(Form((1, 2)))) == described(made(Form((1, 2))))
+    assert described(made(Form((1, 2)))) != described(made(Form((1, 3))))
+
+
+def test_a_function_that_calls_itself_is_described():
+    def run(x):
+        return run(x - 1) if x else x
+
+    run.__module__ = "tilewright.ops.test"
+    assert described(run)[:3] == ("function", "tilewright.ops.test", run.__qualname__)
+
+
+def test_conv1d_kernels_of_two_dilations_keep_apart():
+    """They differ in an intrinsic alone. The second was loaded from the first's file, and its results were wrong."""
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    done = subprocess.run([sys.executable, "-c", FORMS], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
 
 
 def test_a_kernel_is_known_by_the_constants_of_its_module(monkeypatch):

@@ -82,6 +82,13 @@ def test_the_sign_of_a_zero_border(rng):
         assert conv3d(x, packed, cval=cval).tobytes() == conv3d(x, prepare(weights), cval=cval).tobytes()
 
 
+def test_a_border_value_beyond_float32_gives_no_warning(rng):
+    """It is rounded to infinity, as in a call with new weights."""
+    weights, x = np.ones((3, 1, 1), np.float32), normal(rng, *SHAPE)
+    recorded(packed := prepare(weights), x, cval=1e300)
+    assert conv3d(x, packed, cval=1e300).tobytes() == conv3d(x, prepare(weights), cval=np.inf).tobytes()
+
+
 def test_copies_of_weights_have_memos_of_their_own(rng):
     """A recording holds addresses."""
     x, packed = normal(rng, *SHAPE), prepare(normal(rng, 3, 3, 3))

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -172,6 +173,12 @@ def test_a_file_of_another_kernel_is_not_loaded_under_this_name(compiled, tmp_pa
     assert compiled("test.two", 2) == ("compiled", 7)
 
 
+def test_an_edited_kernel_of_another_program_is_compiled_again(compiled):
+    """Its source is not in the hash of simd's and ops' files."""
+    assert [compiled("test.edited", 1), compiled("test.edited", 2)] == [("compiled", 6), ("compiled", 7)]
+    assert compiled("test.edited", 1) == ("loaded", 6)
+
+
 def test_a_directory_in_place_of_a_kernel_and_what_a_killed_process_left(compiled, tmp_path):
     compiled("test.plain")
     file = kernel_file(tmp_path)
@@ -188,12 +195,16 @@ def test_a_private_directory_is_made(tmp_path):
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_changed_source_changes_the_key(tmp_path, monkeypatch):
-    """The key is a hash of simd's and ops' files: a copy of the package with one more comment has another."""
-    import shutil
-
+def copied(tmp_path: Path) -> Path:
+    """A copy of the package."""
     package = Path(cache.__file__).resolve().parent.parent
-    shutil.copytree(package, tmp_path / "tilewright", ignore=shutil.ignore_patterns("__pycache__", "data"))
+    ignored = shutil.ignore_patterns("__pycache__", "data")
+    return Path(shutil.copytree(package, tmp_path / "tilewright", ignore=ignored))
+
+
+def test_a_changed_source_changes_the_key(tmp_path):
+    """The key is a hash of simd's and ops' files: a copy of the package with one more comment has another."""
+    package = copied(tmp_path)
     ask = [sys.executable, "-c", "from tilewright.simd import cache; print(cache.key())"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
@@ -201,9 +212,67 @@ def test_a_changed_source_changes_the_key(tmp_path, monkeypatch):
         return subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout
 
     before = answer()
-    with (tmp_path / "tilewright/ops/matmul/cpu/naive.py").open("a") as file:
+    with (package / "ops/matmul/cpu/naive.py").open("a") as file:
         file.write("# a comment\n")
     assert answer() != before == f"{cache.key()}\n"
+
+
+@pytest.mark.parametrize("setting", cache.SETTINGS)
+def test_a_setting_of_numba_changes_the_key(setting, monkeypatch):
+    """NUMBA_CPU_NAME=generic compiled kernels for any CPU, and later processes without it ran them."""
+    from numba.core import config
+
+    before = cache.key.__wrapped__()
+    monkeypatch.setattr(config, setting, "another", raising=False)
+    assert cache.key.__wrapped__() != before
+
+
+PROBE = """
+from numba import types
+from tilewright import simd
+
+
+@simd.kernel(types.int64(types.int64), name="test.probe")
+def probe(x):
+    return x + 1
+"""
+
+RUN_PROBE = """
+import sys
+from pathlib import Path
+from tilewright.ops.probe import probe
+
+for edited in map(Path, sys.argv[1:]):
+    edited.write_text(edited.read_text().replace("x + 1", "x + 2"))
+print(probe(5))
+"""
+
+
+def test_a_kernel_whose_source_is_edited_before_its_first_call_is_not_saved(tmp_path):
+    """The process compiles what it has imported. The next one imports the edited file, and must not load that."""
+    source = copied(tmp_path) / "ops" / "probe.py"
+    source.write_text(PROBE)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["TILEWRIGHT_CACHE"] = str(tmp_path / "kernels")
+
+    def answer(*edited: str) -> str:
+        command = [sys.executable, "-c", RUN_PROBE, *edited]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert [answer(str(source)), answer(), answer()] == ["6\n", "7\n", "7\n"]
+
+
+def test_a_kernel_with_an_address_of_this_process_is_not_saved(tmp_path, monkeypatch):
+    """Numba compiles the address of an array that is not contiguous. Another process has something else there."""
+    import numpy as np
+    from numba import types
+
+    from tilewright.simd.kernel import Kernel
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    table = np.arange(8)[::2]
+    assert Kernel(lambda i: table[i], types.int64(types.int64), "test.address")(3) == 6
+    assert not list(tmp_path.rglob("*.kernel"))
 
 
 FACTORY = """

@@ -214,7 +214,7 @@ def attack(ground: Path, mode: int, rounds: int) -> tuple[Counter, Counter]:
         os.chown(ran / counter, user, user)
     shared.mkdir()
     shared.chmod(mode)
-    kernel, key = cache.KernelCache("test.attack", None)._file("int64(int64)"), cache.key()
+    kernel, key = cache.KernelCache("test.attack", lambda x: x)._file("int64(int64)"), cache.key()
     environment = {**os.environ, "PYTHONPATH": str(source), "HOME": str(mine), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def start(user: int, program: str, *arguments, name: str = "cache") -> subprocess.Popen:

@@ -171,7 +171,7 @@ class Batches:
 
     def __init__(self, backend: Cuda, network: Network, sizes: Sequence[int], slots: int) -> None:
         self.backend, self.network, self.count = backend, network, slots
-        self.lock, self.pipeline = threading.Lock(), Pipeline(backend.device, overlap=backend.overlaps)
+        self.lock, self.pipeline = threading.RLock(), Pipeline(backend.device, overlap=backend.overlaps)
         self.streaming: Streaming | None = None
         self.slots: dict[int, list[Slot]] = {}
         for size in sizes:
@@ -205,10 +205,11 @@ class Batches:
         return max(self.slots)
 
     def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
-        """See `protocol.Batches`. The host copies a batch's inputs to pinned memory, and queues it."""
+        """See `protocol.Batches`. The host copies a batch's inputs to pinned memory, and queues it. Calls of several
+        threads run one after another, because they use the same slots."""
         n = len(inputs[0])
         sent = self._hosts(self.network.inputs, n)
-        with self.network.held(), finished(self.pipeline):
+        with self.lock, self.network.held(), finished(self.pipeline):
             for first, end in spans or [(0, n)]:
                 for start, size, count in pieces(first, end, list(self.slots)):
                     rows, slot = slice(start, start + count), self.slots[size][0]

@@ -1,11 +1,12 @@
 """Compiled kernels on disk: one file per kernel and signature, in a directory that nobody else can change.
 
-The directory's name contains a hash of the source of `simd` and `ops`, of the versions that generate code and of the
-CPU. So no file is ever stale, and two machines may share a home. `private_directory.py` opens the directory once and
-checks who may write to it. A file is MAGIC, a SHA-256, and a MessagePack record of names and object code (`Stored`).
-Parsing it runs no code. Types come from the kernel's declaration, not from the file. A file that is truncated, altered,
-of another user or of another kernel is ignored and written again. A complete file is renamed to its final name, so any
-number of processes may start at once.
+The directory's name contains a hash of the source of `simd` and `ops`, of the versions and settings that generate code
+and of the CPU. A file's name contains a hash of its kernel's code if that is elsewhere (`own_code.py`). So no file is
+ever stale, and two machines may share a home. `private_directory.py` opens the directory
+once and checks who may write to it. A file is MAGIC, a SHA-256, and a MessagePack record of names and object code
+(`Stored`). Parsing it runs no code. Types come from the kernel's declaration, not from the file. A file that is
+truncated, altered, of another user or of another kernel is ignored and written again. A complete file is renamed to its
+final name, so any number of processes may start at once.
 """
 
 import functools
@@ -23,11 +24,18 @@ import llvmlite.binding
 import msgspec
 
 from tilewright.errors import ResourceError
+from tilewright.simd.own_code import digest_of
 from tilewright.simd.private_directory import PrivateDirectory, UnsafeDirectoryError
 
 MAGIC = b"TWKERNEL"
 MAX_BYTES = 256 << 20  # of a file; the largest kernel takes under 1 MB
 ENDING = ".kernel"
+# Numba's settings that change machine code: NUMBA_CPU_NAME, NUMBA_OPT and so on; USING_SVML: whether it found Intel's
+# library of vector functions
+SETTINGS = (
+    "CPU_NAME", "CPU_FEATURES", "ENABLE_AVX", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT", "USING_SVML",
+)  # fmt: skip
 Record = TypeVar("Record", bound=msgspec.Struct)
 _START = len(MAGIC) + hashlib.sha256().digest_size
 
@@ -49,14 +57,39 @@ def home() -> Path:
         raise ResourceError("this user has no home directory", remedy=remedy) from error
 
 
-@functools.cache
 def sources() -> bytes:
-    """The sha256 of the sources of all kernels."""
-    root = Path(__file__).resolve().parent.parent
+    """The sha256 of the sources of all kernels, as they were before this process declared its first kernel."""
+    return _first_read()[0]
+
+
+@functools.cache
+def _first_read() -> tuple[bytes, list[tuple]]:
+    """(the sha256 of the sources, their stamps before they were read)."""
+    stamps, root = _stamps(), _package()
     digest = hashlib.sha256()
-    for source in sorted([*(root / "simd").rglob("*.py"), *(root / "ops").rglob("*.py")]):
+    for source, *_ in stamps:
         digest.update(str(source.relative_to(root)).encode() + b"\0" + source.read_bytes() + b"\0")
-    return digest.digest()
+    return digest.digest(), stamps
+
+
+def _stamps() -> list[tuple]:
+    """(path, time of change, size, inode) of each source of a kernel: an edit changes one of them."""
+    root = _package()
+    files = sorted([*(root / "simd").rglob("*.py"), *(root / "ops").rglob("*.py")])
+    return [(path, found.st_mtime_ns, found.st_size, found.st_ino) for path in files if (found := path.stat())]
+
+
+def _package() -> Path:
+    return Path(__file__).resolve().parent.parent
+
+
+def _are_sources_unchanged() -> bool:
+    """False if a source was edited after the first kernel was declared. A kernel that is compiled then may come from
+    the old file or from the new one."""
+    try:
+        return _stamps() == _first_read()[1]
+    except OSError:
+        return False
 
 
 @functools.cache
@@ -65,10 +98,13 @@ def key() -> str:
     import llvmlite
     import llvmlite.binding
     import numba
+    from numba.core import config
 
     digest = hashlib.sha256(sources())
     features = llvmlite.binding.get_host_cpu_features().flatten()
-    parts = (sys.version, numba.__version__, llvmlite.__version__, llvmlite.binding.get_host_cpu_name(), features)
+    settings = repr([getattr(config, name, None) for name in SETTINGS])
+    versions = (sys.version, numba.__version__, llvmlite.__version__)
+    parts = (*versions, llvmlite.binding.get_host_cpu_name(), features, settings)
     digest.update("\0".join(parts).encode())
     return digest.hexdigest()[:16]
 
@@ -134,14 +170,17 @@ class Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
 class KernelCache:
     """Loads and saves one kernel's machine code; replaces the cache object of Numba's dispatcher.
 
-    function: the kernel's Python function, under the name that Numba compiles.
+    function: the kernel's Python function, under the name that Numba compiles. A kernel whose code `own_code` cannot
+    describe has no file.
     """
 
     def __init__(self, name: str, function):
-        self.name, self.function = name, function
+        self.name, self.function, self.own = name, function, digest_of(function)
 
     def load_overload(self, signature, target_context):
         """The compiled kernel, or None if there is no complete file of it, or no directory to load from."""
+        if self.own is None:
+            return None
         from numba.core.runtime import rtsys
 
         rtsys.initialize(target_context)  # and not refresh(): what Numba needs to compile takes 0.3 s to import
@@ -152,12 +191,14 @@ class KernelCache:
 
     def save_overload(self, signature, result) -> None:
         """Write the compiled kernel. If the disk is full or read-only, the next run compiles it again."""
-        if (stored := _stored(self.name, signature, self.function, result)) is not None:
+        stored = None if self.own is None else _stored(self.name, signature, self.function, result)
+        if stored is not None:
             write_record(self._file(signature), stored)
 
     def _file(self, signature) -> str:
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.name)
-        return f"{safe}-{hashlib.sha256(f'{self.name}{signature}'.encode()).hexdigest()[:12]}{ENDING}"
+        fields = [kind.fields for kind in getattr(signature, "args", ()) if hasattr(kind, "fields")] if self.own else ""
+        return f"{safe}-{hashlib.sha256(f'{self.name}{signature}{self.own}{fields}'.encode()).hexdigest()[:12]}{ENDING}"
 
 
 def read_record(name: str, kind: type[Record]) -> Record | None:
@@ -180,8 +221,9 @@ def _decoded(content: bytes, kind: type[Record]) -> Record | None:
 
 
 def write_record(name: str, record: msgspec.Struct) -> None:
-    """Write a record to a file of the directory. Does nothing if the disk is full or read-only."""
-    if (folder := _folder()) is None:
+    """Write a record to a file of the directory. Does nothing if the disk is full or read-only, or if a source has
+    changed since this process read it."""
+    if (folder := _folder()) is None or not _are_sources_unchanged():
         return
     payload = msgspec.msgpack.encode(record)
     with suppress(OSError):
@@ -204,10 +246,11 @@ def _folder() -> PrivateDirectory | None:
 
 def _stored(name: str, signature, function, result) -> Stored | None:
     """The record of a compiled kernel. None for a kernel that could not be rebuilt from it: one that refers to Python
-    objects, or whose types differ from its declaration."""
+    objects, that contains an address of this process, or whose types differ from its declaration."""
     library, kind, (object_code, bitcode) = result.library.serialize_using_object_code()
     described, others = result.fndesc, result._find_referenced_environments()
     plain = kind == "object" and not result.objectmode and not result.lifted and not result.reload_init
+    plain = plain and not result.library.has_dynamic_globals  # an array over 1 MB or with gaps, a ctypes function
     if not plain or any(environment.consts for environment in (result.environment, *others)):
         return None
     stored = Stored(

@@ -32,6 +32,7 @@ class Kernel:
         if name in _names:
             raise UsageError(f"two kernels are called {name!r}", remedy="give one of them another name=")
         self.name, self.signature, self.function = name, signature, function
+        cache.sources()  # read now: this function is in memory, and its file may be edited before the first call
         self._lock = threading.Lock()
         self._call = self._first_call
         functools.update_wrapper(self, function)

@@ -27,8 +27,8 @@ LARGEST = 8 << 20
 
 
 class Call(NamedTuple):
-    """What decides how a volume is convolved, besides the weights. shape, strides: of out. cval: the bytes of its
-    float32, because 0.0 equals -0.0 but they are two borders. thread: the caller's."""
+    """What decides how a volume is convolved, besides the weights. shape, strides: of out. cval: its bytes as
+    a float64, because 0.0 equals -0.0 but they are two borders, and a float32 may overflow. thread: the caller's."""
 
     x_shape: tuple[int, ...]
     x_strides: tuple[int, ...]
@@ -69,7 +69,7 @@ class Memo:
             or mode.__class__ is not str
             or mode != last.mode
             or cval.__class__ is not float
-            or np.float32(cval).tobytes() != last.cval
+            or np.float64(cval).tobytes() != last.cval
             or origin.__class__ is not int
             or origin != last.origin
             or threading.get_ident() != last.thread
@@ -98,7 +98,7 @@ class Memo:
         if not (plain and in_rows) or any_forced() or is_recorded():
             compute()
             return
-        border, thread = (mode, np.float32(cval).tobytes(), origin), threading.get_ident()
+        border, thread = (mode, np.float64(cval).tobytes(), origin), threading.get_ident()
         call = Call(x.shape, x.strides, out.shape, out.strides, *border, thread, thread_count())
         if self.last is None or self.last[0] != call or call == self.refused:
             self.last = call, None

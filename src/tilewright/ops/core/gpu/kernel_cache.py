@@ -6,6 +6,7 @@ that changes the cubin: the sources (`simd.cache.key`), the values that the kern
 types, the GPU's compute capability and the versions of numba-cuda and of CUDA.
 """
 
+import dataclasses
 import hashlib
 import os
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tilewright.simd.cache import read_record, write_record
+from tilewright.simd.cache import read_record, sources, write_record
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
 
@@ -37,6 +38,7 @@ class GpuKernelCache:
     cache_path = None
 
     def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
+        sources()  # read now, as for a kernel of the CPU
         self.function, self.options = function, options
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
@@ -80,28 +82,37 @@ class GpuKernelCache:
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def described(value: Any) -> Any:
+def described(value: Any, inside: tuple[FunctionType, ...] = ()) -> Any:
     """A description of a function, with all values that it takes from its factory and module, or of such a value.
 
-    Two functions of equal descriptions have the same machine code. Raises TypeError for a value of an unknown type.
+    Two functions of equal descriptions have the same machine code. An intrinsic is described by the function that
+    generates its code. inside: the functions that are being described; one that takes itself is only named. Raises
+    TypeError for a value of an unknown type.
     """
     if isinstance(value, PLAIN):
         return type(value).__name__, repr(value)
-    if isinstance(value, tuple):
-        return ("tuple", type(value).__qualname__, *map(described, value))
+    if isinstance(value, (tuple, list)):
+        return ("sequence", type(value).__qualname__, *[described(each, inside) for each in value])
     if isinstance(value, (ModuleType, BuiltinFunctionType)):
         return "named", value.__name__
     if isinstance(value, type):
         return "type", value.__module__, value.__qualname__
+    if dataclasses.is_dataclass(value):
+        parts = [(each.name, described(getattr(value, each.name), inside)) for each in dataclasses.fields(value)]
+        return "record", type(value).__qualname__, parts
+    of_compiler = type(value).__module__.startswith(("numba.", "numba_cuda.", "llvmlite."))
     function = value if isinstance(value, FunctionType) else getattr(value, "py_func", None)
+    if function is None and of_compiler:
+        function = getattr(value, "__wrapped__", None)  # an intrinsic's, which generates its code
     if isinstance(function, FunctionType):
-        if not function.__module__.startswith("tilewright."):
-            return "function", function.__module__, function.__qualname__  # of a library, whose version is known
+        name = function.__module__, function.__qualname__
+        if function in inside or not function.__module__.startswith("tilewright."):
+            return "function", *name  # of a library, whose version is known
         options = sorted((name, repr(given)) for name, given in getattr(value, "targetoptions", {}).items())
-        captured = [(name, described(taken)) for name, taken in _taken(function)]
-        return "function", function.__module__, function.__qualname__, options, captured
-    if type(value).__module__.startswith(("numba.", "numba_cuda.")):
-        return "numba", type(value).__qualname__, str(value)
+        captured = [(name, described(taken, (*inside, function))) for name, taken in _taken(function)]
+        return "function", *name, options, captured
+    if of_compiler:
+        return "compiler", type(value).__qualname__, str(value)
     raise TypeError(f"a kernel cannot be saved that uses a {type(value).__qualname__}")
 
 

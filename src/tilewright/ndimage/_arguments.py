@@ -12,6 +12,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from tilewright.errors import UsageError
 from tilewright.ops.core.arrays import BFLOAT16, as_numpy
 from tilewright.ops.core.gpu.tensors import on_gpu
+from tilewright.ops.core.memory import empty
 from tilewright.ops.correlate.operands import KINDS, MODES
 
 
@@ -38,23 +39,29 @@ def output_for(output, input: np.ndarray, *, to_complex: bool = False) -> np.nda
     for something that is no dtype.
     """
     if output is None:
-        return np.zeros(input.shape, np.promote_types(input.dtype, np.complex64) if to_complex else input.dtype.name)
+        return _new(input.shape, np.promote_types(input.dtype, np.complex64) if to_complex else input.dtype.name)
     if isinstance(output, type | np.dtype):
         if to_complex and np.dtype(output).kind != "c":
             warnings.warn("promoting specified output dtype to complex", stacklevel=3)
             output = np.promote_types(output, np.complex64)
-        return np.zeros(input.shape, output)
+        return _new(input.shape, output)
     if isinstance(output, str):
         dtype = np.dtype(output)
         if not issubclass(dtype.type, np.complexfloating if to_complex else np.number):
             raise RuntimeError(f"output must have {'complex' if to_complex else 'numeric'} dtype; it is {output!r}")
-        return np.zeros(input.shape, dtype)
+        return _new(input.shape, dtype)
     array = _unwidened("output", output)
     if array.shape != input.shape:
         raise RuntimeError(f"output shape not correct: it is {array.shape}, {input.shape} is wanted")
     if to_complex and array.dtype.kind != "c":
         raise RuntimeError(f"output must have complex dtype; it is {array.dtype}")
     return array
+
+
+def _new(shape: tuple[int, ...], dtype) -> np.ndarray:
+    """An array for results, which starts at a cache line. Its contents are undefined: a filter writes all elements."""
+    kind = np.dtype(dtype)
+    return empty(shape, kind) if kind.kind in "biufc" else np.zeros(shape, kind)
 
 
 def as_bytes(output: np.ndarray) -> np.ndarray:

@@ -164,7 +164,7 @@ class Remote:
 
     def may_replace(self) -> None:
         """Note that the job may replace the output, so that a later run may, too, if this one is stopped."""
-        if self.result.tag():
+        if not self.delivering() and self.result.tag():
             self.store.put(DELIVERING, b"")
 
     def begin(self, directory: JobDirectory, request: bytes) -> None:
@@ -210,7 +210,8 @@ class Remote:
             record = directory.record(number)
             if record and self._kept.get(number) != self._status(number):
                 self.publish(record, again=True)
-        self.store.put(DELIVERING, b"")
+        if not self.delivering():
+            self.store.put(DELIVERING, b"")
         etag = self.result.upload()
         said = seal(Delivered(manifest=directory.manifest.seal, etag=etag))
         self.store.put(DELIVERED, encoded(said))

@@ -15,7 +15,7 @@ def memory(monkeypatch):
     from tilewright.runtime.stores import objects
 
     client = MemoryStore()
-    monkeypatch.setattr(objects, "open_bucket", lambda bucket: client)
+    monkeypatch.setattr(objects, "open_bucket", lambda bucket, bulk=False: client)
     return client
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +18,7 @@ from tilewright.runtime.engines import ray as module
 from tilewright.runtime.engines import ray_actor
 from tilewright.runtime.engines.ray import Ray, cores_each
 from tilewright.runtime.engines.schedule import KILLS, TRIES, Assignment
+from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.task import Place
@@ -146,10 +147,15 @@ def test_an_actor_that_ray_has_lost_replaces_no_shard(place, cluster):
     content = part.read_bytes()
     part.unlink()
     task = Overtaken(place.input, call=lambda: part.write_bytes(content))
-    actor = ray_actor.Actor(ray_actor.Hire(task, place.output, Place(), None, 9, False, AsBegun()))
+    with JobDirectory(place.output) as directory:
+        seal = directory.manifest.seal
+    actor = ray_actor.Actor(ray_actor.Hire(task, place.output, seal, Place(), None, 9, False, AsBegun()))
     actor.open()
     actor.run(Assignment(3))
     assert part.read_bytes() == content
+    run(replace(place.task(), seed=1), place.output, Ray(2), Settings(restart=True))
+    with pytest.raises(UsageError, match="the job was begun anew"):
+        actor.run(Assignment(3))
 
 
 @pytest.mark.parametrize("what", ["exit", "raise", "hang"])

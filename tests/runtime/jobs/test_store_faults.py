@@ -4,6 +4,7 @@ import os
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +20,7 @@ from tilewright.runtime.jobs.task import Watch
 pytest.importorskip("obstore", reason="obstore is not installed (extra cloud)")
 
 import obstore
-from obstore.store import LocalStore
+from obstore.store import LocalStore, MemoryStore
 
 from tilewright.runtime.stores import objects
 from tilewright.runtime.stores import remote as module
@@ -27,12 +28,15 @@ from tilewright.runtime.stores.board import Board, SharedShards
 from tilewright.runtime.stores.inputs import fetch
 from tilewright.runtime.stores.lead import run_at
 from tilewright.runtime.stores.objects import Objects
-from tilewright.runtime.stores.remote import Remote
+from tilewright.runtime.stores.remote import PENDING, Publishing, Remote
 from tilewright.runtime.stores.stage import staged
 
 URL = "s3://bucket/far/out"
 PART = "far/out.job/shards/{:05}.part"
 OWN = Settings(keep_others=True)  # as on the command line without --force
+
+
+real = objects.open_bucket
 
 
 @pytest.fixture(name="memory", autouse=True)
@@ -141,7 +145,7 @@ def test_a_host_of_the_same_name(keys):
 def test_missing_objects_among_others_that_are_deleted(monkeypatch, tmp_path):
     """Google's store and Azure report a missing object as an error, as a store in a directory does."""
     store = LocalStore(str(tmp_path))
-    monkeypatch.setattr(objects, "open_bucket", lambda bucket: store)
+    monkeypatch.setattr(objects, "open_bucket", lambda bucket, bulk=False: store)
     keys = Objects(f"{URL}.job")
     names = [f"shards/{number}" for number in range(40)]
     keys.put(names[-1], b"1")
@@ -171,6 +175,25 @@ def test_habits_of_azure(place, memory, monkeypatch):
         assert path.read_bytes() == bytes(len(whole) - 16) + whole[-16:]
         remote.pull()
         assert path.read_bytes() == whole
+
+
+def test_objects_of_any_size_on_a_slow_line(monkeypatch, tmp_path):
+    """By default obstore ends a request after 30 s, and a download after 3 minutes."""
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    patient, other = (real("s3://slow-line", bulk=bulk) for bulk in (True, False))
+    assert patient.client_options == {"allow_http": "true", "timeout": "7 days", "read_timeout": "5 minutes"}
+    assert patient.retry_config["retry_timeout"].days == 1 and other.client_options is None
+    clients = MemoryStore(), MemoryStore()
+    monkeypatch.setattr(objects, "open_bucket", lambda bucket, bulk=False: clients[bulk])
+    keys, path = Objects(URL), tmp_path / "large"
+    path.write_bytes(bytes(objects.SMALL_BYTES + 1))
+    keys.upload("a", str(path))
+    keys.upload("b", str(path), keep=True)
+    keys.download("a", str(tmp_path / "copy"))
+    assert len(obstore.list(clients[True]).collect()) == 2 and keys.names() == {}
+    keys.put("lead", b"1")
+    assert [*keys.names()] == ["lead"]
 
 
 def test_a_copy_that_a_power_failure_has_cut_short(memory):
@@ -245,6 +268,27 @@ def test_a_finished_job_is_listed_and_not_read(place, memory, monkeypatch):
     assert Objects(f"{URL}.job").names("pieces") == {}
     obstore.delete(memory, PART.format(7))
     assert run(task).computed == 1
+
+
+def test_few_shards_wait_for_their_upload(monkeypatch):
+    """A kill loses them. The guide says how many."""
+
+    class Waited(Exception):
+        pass
+
+    class Upload:
+        done = staticmethod(lambda: False)
+
+        def result(self):
+            raise Waited
+
+    publish, given = Publishing(None, None), []
+    monkeypatch.setattr(publish, "_pool", SimpleNamespace(submit=lambda call, record: Upload()))
+    with pytest.raises(Waited):
+        for number in range(100):
+            publish(number)
+            given.append(number)
+    assert len(given) == 8 == PENDING
 
 
 def test_a_worker_of_a_job_that_is_begun_anew(place):

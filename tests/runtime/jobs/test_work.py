@@ -19,7 +19,8 @@ from tilewright.runtime.jobs.merge import verify
 from tilewright.runtime.jobs.record import again_name
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.jobs.task import Place, open_worker, run_shard
+from tilewright.runtime.jobs.stop import Stop
+from tilewright.runtime.jobs.task import Job, Place, open_worker, run_shard
 from tilewright.runtime.stores import board as module
 from tilewright.runtime.stores.board import Board
 from tilewright.runtime.stores.folder import FolderKeys
@@ -174,6 +175,19 @@ def test_a_worker_of_a_job_that_is_begun_anew(place):
         run(replace(place.task(), seed=1), place.output, Inline(), Settings(restart=True))
         with pytest.raises(UsageError, match="the job was begun anew or removed since this worker joined it"):
             directory.attempt(3)
+
+
+def test_a_worker_process_that_starts_after_the_job_is_begun_anew(place):
+    """It would give the results of the earlier job the seal of the new one."""
+    run(place.task(), place.output, Inline())
+    with JobDirectory(place.output) as directory:
+        assert directory.manifest
+        run(replace(place.task(), seed=1), place.output, Inline(), Settings(restart=True))
+        os.unlink(f"{place.output}.job/shards/00003.part")
+        job = Job(place.task(), directory, Settings(), Stop(), [3], lambda *done: None, lambda *about: None)
+        with pytest.raises(UsageError, match="the job was begun anew"):
+            Local(1).run(job)
+    assert "00003.part" not in place.parts()
 
 
 def test_a_file_that_replaces_none_without_hard_links(place, monkeypatch):

@@ -204,7 +204,8 @@ class _Supervisor:
         with suppress(ConnectionError):  # it has died already; `hear` notices when it reads the pipe
             traced = self.job.settings.trace is not None
             directory = self.job.directory
-            setup = Setup(self.job.task, directory.output, place, traced, directory.began, directory.joined)
+            seal = directory.manifest.seal
+            setup = Setup(self.job.task, directory.output, seal, place, traced, directory.began, directory.joined)
             hand.pipe.send_bytes(pickle.dumps(setup))
         return hand
 

@@ -256,7 +256,8 @@ class _Driver:
             place = Place(number, gpu="" if self.gpu else None)
             directory, traced = self.job.directory, self.job.settings.trace is not None
             self.hired += 1
-            hire = Hire(self.job.task, directory.output, place, self.threads, self.hired, traced, directory.began)
+            seal = directory.manifest.seal
+            hire = Hire(self.job.task, directory.output, seal, place, self.threads, self.hired, traced, directory.began)
             actor = self.actor.remote(hire)
             self.hands[number] = _Hand(actor, actor.where.remote(), self.hired)
         elif hand and hand.call is None and (given := self.schedule.next(number)):

@@ -30,12 +30,14 @@ FAULT_BYTES = 200  # of faulthandler's text that are read; its first line names 
 class Hire(NamedTuple):
     """The arguments of an actor.
 
-    threads: of its CPU kernels; None: one per core of its node. serial: unique among the actors of a job. It is needed
-    because a lost actor on another node may still run beside its replacement, which has the same `place.number`.
+    manifest: the seal of the job's manifest. threads: of its CPU kernels; None: one per core of its node. serial:
+    unique among the actors of a job. It is needed because a lost actor on another node may still run beside its
+    replacement, which has the same `place.number`.
     """
 
     task: Task
     output: str
+    manifest: str
     place: Place
     threads: int | None
     serial: int
@@ -130,6 +132,7 @@ class Actor:
             recording(directory, number, self._hire.traced, device=device),
             threads(self._hire.threads),
         ):
+            directory.check_seal(self._hire.manifest)
             self._fd = directory.logs.open(said_name(self._hire.serial), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             self._shard, directory.began = given.shard, self._began
             # Ray may lose sight of this node, run the shard elsewhere, and the job may end before this actor does.

@@ -29,10 +29,11 @@ DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl.h
 
 @dataclass
 class Setup:
-    """The first message to a worker."""
+    """The first message to a worker. manifest: the seal of the job's manifest."""
 
     task: Task
     output: str
+    manifest: str
     place: Place
     trace: bool = False
     began: AsBegun = field(default_factory=AsBegun)
@@ -105,6 +106,7 @@ def _work(pipe: Connection) -> None:
         JobDirectory(setup.output) as directory,
         trace.recording(directory, setup.place.number, setup.trace, device=setup.place.device),
     ):
+        directory.check_seal(setup.manifest)
         directory.began, directory.joined = setup.began, setup.joined
         worker = open_worker(setup.task, directory, setup.place)
         try:

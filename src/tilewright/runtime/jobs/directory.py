@@ -135,6 +135,14 @@ class JobDirectory:
             self._manifest = self.sealed(MANIFEST, Manifest)
         return self._manifest
 
+    def check_seal(self, seal: str) -> None:
+        """Raises UsageError if the job's manifest has another seal. Else a worker process that is started later would
+        give its results, which are those of an earlier manifest, the seal of a new one."""
+        with suppress(Damaged):
+            if self.manifest.seal == seal:
+                return
+        raise begun_anew(self.path)
+
     def sealed(self, name: str, kind: type[S]) -> S:
         """The content of a sealed file. Raises Damaged if it is missing or its seal is wrong."""
         raw = self.root.read(name, MOST_BYTES + 1)

@@ -164,7 +164,10 @@ class Board:
 
     def _check_conditions(self) -> None:
         """Raises ResourceError if the store has no conditional writes: each process would then run all shards."""
-        if self._keys.put(LEAD, self.id.encode(), absent=True) is not None:
+        replaced = None
+        with suppress(ResourceError):  # Google's store may refuse a second write to an object within a second
+            replaced = self._keys.put(LEAD, self.id.encode(), absent=True)
+        if replaced is not None:
             what = "the store has replaced an object, although the write was for a missing one only (If-None-Match)"
             raise ResourceError(what, path=self._keys.url, remedy="use a store with conditional writes")
 

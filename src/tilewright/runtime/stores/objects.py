@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,13 @@ from tilewright.runtime.stores.urls import parts
 
 PART_BYTES = 16 << 20  # bytes per part of a multipart upload: S3 allows 10,000 parts, so an object of 160 GB
 DELETED = 1000  # objects that one request deletes: S3's limit
+SMALL_BYTES = 1 << 20  # that pass in 30 s on any line that is of use
+PATIENT: Any = {"timeout": "7 days", "read_timeout": "5 minutes"}  # of a request, and without an answer
+VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}  # obstore's variables, by scheme
+CLIENT = (  # obstore ignores these variables if it gets options
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only", "proxy_ca_certificate",
+    "proxy_excludes", "proxy_url", "user_agent",
+)  # fmt: skip
 
 CREDENTIALS = "set the credentials of the store in the environment, and check the permissions of the bucket"
 
@@ -45,13 +52,21 @@ def obstore() -> Any:
 
 
 @cache
-def open_bucket(bucket: str) -> Any:
-    """The client of "s3://bucket". obstore reads credentials and endpoint from the environment."""
+def open_bucket(bucket: str, *, bulk: bool = False) -> Any:
+    """The client of "s3://bucket". obstore reads credentials and endpoint from the environment.
+
+    bulk: for objects of any size on a slow line. By default obstore ends a request after 30 s, and a download after 3
+    minutes, however much has arrived.
+    """
     obstore()
     from obstore.store import from_url
 
     with naming_store(bucket):
-        return from_url(bucket)
+        if not bulk:
+            return from_url(bucket)
+        prefix = VARIABLES.get(bucket.partition(":")[0], "")
+        given = {name: os.environ[prefix + name.upper()] for name in CLIENT if prefix + name.upper() in os.environ}
+        return from_url(bucket, client_options={**given, **PATIENT}, retry_config={"retry_timeout": timedelta(days=1)})
 
 
 @contextmanager
@@ -84,7 +99,7 @@ class Objects:
     def __init__(self, url: str, *, bucket: bool = False) -> None:
         self.url = url.rstrip("/")
         self._bucket, self._key = parts(self.url, bucket=bucket)
-        self._store = open_bucket(self._bucket)
+        self._store, self._bulk = open_bucket(self._bucket), open_bucket(self._bucket, bulk=True)
 
     def where(self, name: str) -> str:
         """The URL of an object."""
@@ -133,9 +148,10 @@ class Objects:
         if match:
             over = {"e_tag": match.tag} | ({"version": match.version} if match.version else {})
         mode: Any = "create" if absent else over
+        store = self._store if len(data) <= SMALL_BYTES else self._bulk
         try:
             with naming_store(self.where(name)):
-                return obstore().put(self._store, self._path(name), data, mode=mode)["e_tag"] or ""
+                return obstore().put(store, self._path(name), data, mode=mode)["e_tag"] or ""
         except (FileNotFoundError, kinds.AlreadyExistsError, kinds.PreconditionError):
             return None
 
@@ -152,8 +168,8 @@ class Objects:
             size = os.path.getsize(path)
             if size <= PART_BYTES:
                 data = Path(path).read_bytes()
-                return obstore().put(self._store, self._path(name), data, use_multipart=False)["e_tag"] or ""
-            put = obstore().put(self._store, self._path(name), Path(path), use_multipart=True, chunk_size=PART_BYTES,
+                return obstore().put(self._bulk, self._path(name), data, use_multipart=False)["e_tag"] or ""
+            put = obstore().put(self._bulk, self._path(name), Path(path), use_multipart=True, chunk_size=PART_BYTES,
                                 max_concurrency=4)  # fmt: skip
             return put["e_tag"] or ""
 
@@ -164,7 +180,7 @@ class Objects:
         """
         try:
             with naming(path, "write"), naming_store(self.where(name)), open(path, "xb") as file:
-                got = obstore().get(self._store, self._path(name))
+                got = obstore().get(self._bulk, self._path(name))
                 meta, size = _stat(got.meta), 0
                 for block in got.stream(min_chunk_size=4 << 20):
                     file.write(block)

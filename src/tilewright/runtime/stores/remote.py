@@ -49,7 +49,7 @@ from tilewright.runtime.stores.place import state_of
 
 SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
 DELIVERING, PIECES = "delivering", "pieces"
-PENDING = 64  # shards that may wait for their upload; beyond it the job waits
+PENDING = 8  # shards that may wait for their upload, which a kill loses; beyond it the job waits
 SAME_SECONDS = 5.0  # between two checks that the job has not been begun anew
 
 
@@ -164,7 +164,7 @@ class Remote:
 
     def may_replace(self) -> None:
         """Note that the job may replace the output, so that a later run may, too, if this one is stopped."""
-        if self.result.tag():
+        if not self.delivering() and self.result.tag():
             self.store.put(DELIVERING, b"")
 
     def begin(self, directory: JobDirectory, request: bytes) -> None:
@@ -210,7 +210,8 @@ class Remote:
             record = directory.record(number)
             if record and self._kept.get(number) != self._status(number):
                 self.publish(record, again=True)
-        self.store.put(DELIVERING, b"")
+        if not self.delivering():
+            self.store.put(DELIVERING, b"")
         etag = self.result.upload()
         said = seal(Delivered(manifest=directory.manifest.seal, etag=etag))
         self.store.put(DELIVERED, encoded(said))

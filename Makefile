@@ -49,13 +49,15 @@ test-slurm: $(VENV)/.test ## the scripts of `tilewright slurm` on a Slurm that t
 	  { echo "Slurm is not installed. On Debian: apt-get install slurm-wlm munge"; exit 2; }
 	$(RUN) -m pytest tests/runtime/jobs/test_slurm_cluster.py $(ARGS)
 
-bench: $(VENV)/.test ## measure every ladder, all four jobs and their workers on this machine's CPU, into results/
+bench: $(VENV)/.test ## measure every ladder, all jobs and their workers on this machine's CPU, into results/
 	$(RUN) -m tilewright ladder all --save
 	$(RUN) -m tilewright bench sentiment --against torch --save
 	$(RUN) -m tilewright bench sentiment --dtype bfloat16 --against torch --save
 	$(RUN) -m tilewright bench gpt2 --dtype both --profile --save
 	$(RUN) -m tilewright bench dcgan --dtype both --save
 	$(RUN) -m tilewright bench convolve --save
+	$(RUN) -m tilewright bench embed --save
+	$(RUN) -m tilewright bench score --save
 	$(RUN) -m tilewright bench scaling --save
 	$(MAKE) report
 
@@ -66,6 +68,8 @@ bench-gpu: $(VENV)/.test ## measure every ladder and job on this machine's GPU, 
 	$(RUN) -m tilewright bench gpt2 --device cuda --dtype both --profile --save
 	$(RUN) -m tilewright bench dcgan --device cuda --dtype both --save
 	$(RUN) -m tilewright bench convolve --device cuda --save
+	$(RUN) -m tilewright bench embed --device cuda --save
+	$(RUN) -m tilewright bench score --device cuda --save
 	$(MAKE) report
 
 report: $(VENV)/.core ## write the tables, the figures and the HTML page from results/, and the drawings of the kernels

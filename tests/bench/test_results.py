@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tilewright.bench import results
+from tilewright.bench import libraries, results
 from tilewright.bench.report.tables import Table
 from tilewright.bench.results import COLUMNS, PEER, Row, commit, one_session, read, save, write_text
 from tilewright.errors import InputError, ResourceError
@@ -26,6 +26,17 @@ def test_what_is_saved_is_read_to_four_digits(tmp_path, row):
     today = {"commit": "1a2b3c4", "machine": "here-2c", "date": second.date, "session": "first"}
     assert second == dataclasses.replace(rows[1], **today)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", second.date)
+
+
+def test_a_peers_row_has_its_version(tmp_path, row, monkeypatch):
+    monkeypatch.setattr(libraries, "version", {"torch": "2.9.1", "cupy": "14.0"}.__getitem__)
+    monkeypatch.setattr(libraries, "PackageNotFoundError", KeyError)
+    names = ["cpu.slow", "MKL", "PyTorch, channels last", "cupy", "lm-eval hf", "mine"]
+    save(tmp_path, "here", [row(name, check="passed" if name == "cpu.slow" else PEER) for name in names])
+    rows = read(tmp_path)
+    assert [row.library for row in rows] == ["", "torch 2.9.1", "torch 2.9.1", "cupy 14.0", "", ""]
+    assert list(libraries.versions_note(row.library for row in rows)) == ["Versions: cupy 14.0, torch 2.9.1."]
+    assert not list(libraries.versions_note(["", ""]))
 
 
 def found(tmp_path) -> list[tuple]:
@@ -70,8 +81,8 @@ def test_what_a_workload_measured_earlier_goes(tmp_path, row, monkeypatch):
     in_session(monkeypatch, "second")
     save(tmp_path, "here", [row("a", op="gpt2", size="course"), row("new", op="gpt2")])
     assert [(r.session, r.rung, r.size) for r in read(tmp_path)] == [
+        ("second", "a", "course"),  # the first size stays the first: README shows it
         ("first", "a", "batch"),
-        ("second", "a", "course"),
         ("second", "new", "8x8x8-float32"),
     ]
 
@@ -90,7 +101,7 @@ def test_the_session_with_most_peers_then_rungs_is_shown_and_the_latest_of_equal
 
 def test_files_without_the_later_columns_are_read(tmp_path, row):
     path, *_ = save(tmp_path, "here", [row("a")])
-    path.write_text("".join(line.rsplit(",", 3)[0] + "\n" for line in path.read_text().splitlines()))
+    path.write_text("".join(line.rsplit(",", 4)[0] + "\n" for line in path.read_text().splitlines()))
     assert [(r.rung, r.session, r.noise, r.point) for r in read(tmp_path)] == [("a", "", "", "")]
 
 

@@ -9,9 +9,9 @@ from tilewright.bench import results, sweep_workers
 from tilewright.bench.report.sweeps import matrix_table, pays
 from tilewright.bench.results import read, save_here
 from tilewright.bench.sweep_kinds import Setting
-from tilewright.bench.sweep_workers import MANY, SAME, Sweep, saved_points
+from tilewright.bench.sweep_workers import MANY, Sweep, saved_points
 from tilewright.bench.workloads import scaling
-from tilewright.bench.workloads.scaling import Run
+from tilewright.bench.workloads.scaling import SAME, Run
 from tilewright.errors import InternalError, UsageError
 
 AXES = {"images": (10, 1000), "workers": (1, 2, 4)}

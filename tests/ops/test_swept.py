@@ -43,9 +43,11 @@ def test_swept_options_are_keywords_of_the_kernel_and_contain_the_default(op, ru
 
 
 def varied():
-    """(rung, its swept options) for each combination of values of matmul's SIMT rungs."""
+    """(rung, its swept options) for each combination of values of matmul's SIMT rungs with several elements per thread
+    or a tile."""
     for rung in ladder.rungs.values():
-        for values in product(*rung.swept.values()) if rung.name.startswith("simt.") and rung.swept else ():
+        tiled = rung.name.startswith("simt.") and rung.swept and "block_rows" not in rung.swept
+        for values in product(*rung.swept.values()) if tiled else ():
             yield rung.varied(**dict(zip(rung.swept, values, strict=True)))
 
 
@@ -124,6 +126,28 @@ def test_tiles_of_matmul_keep_the_bits(name, rng):
     assert len(bits) == 1
 
 
+SHAPES = [(8, 8), (32, 8), (8, 32), (3, 5)]  # block_rows, block_columns: beside the default
+
+
+@pytest.mark.usefixtures("simulated_gpu")
+@pytest.mark.parametrize("name", ["simt.memory", "simt.register", "simt.coalesced"])
+def test_every_shape_of_a_block_writes_all_of_out_with_the_same_bits(name, rng):
+    spec, rung = importlib.import_module("tilewright.bench.sizes.matmul"), ladder.rungs[name]
+    if why := rung.refuses(PROBLEM):
+        pytest.skip("; ".join(why))
+    import torch
+
+    inputs, outs = spec.make(CASE, rng), []
+    for rows, columns in [tuple(rung.options[option] for option in rung.swept), *SHAPES]:
+        with trying("matmul", rung.varied(block_rows=rows, block_columns=columns)):
+            out = torch.full((CASE.M, CASE.N), torch.nan, device=gpu.PLACE)
+            spec.bind_tensors(CASE, inputs, gpu.PLACE)(out=out)
+        outs.append(out.cpu().numpy())
+    reference = spec.reference(CASE, inputs)
+    compare(outs[0], reference, spec.bound(CASE, inputs, reference, rung.c))
+    assert len({out.tobytes() for out in outs}) == 1
+
+
 WINDOWS = [(4, 8), (8, 8), (8, 32), (16, 32)]  # filters, rows_per_block: beside the default of conv1d's simt.rows
 
 
@@ -165,6 +189,8 @@ def test_the_length_of_a_row_alone_chooses_the_block(C, threads):
 
 
 REFUSED = [
+    ("simt.memory", {"block_rows": 64, "block_columns": 32}, "=64, block_columns=32: a block would have 2,048 threads"),
+    ("simt.coalesced", {"block_rows": 0}, "block_rows=0, block_columns=16: each must be a positive integer"),
     ("simt.shared", {"tile": 33}, "tile=33: a block would have 1,089 threads; the maximum is 1,024"),
     ("simt.unrolled", {"tile": 0}, "tile=0: each must be a positive integer"),
     ("simt.strip", {"tile": 64, "wpt": 2}, "tile=64, wpt=2: a block would have 2,048 threads; the maximum is 1,024"),

@@ -1,9 +1,10 @@
-"""How every time is measured: in one process, with calls in alternation, a warm-up, checked results, medians and
-spreads.
+"""How times are measured: in one process, with calls in alternation, a warm-up, checked results, medians and spreads.
 
 Machines are shared, so their speed changes: a single time says little, but the ratio of two alternating calls says
-much. Each round runs every call once, in a random order. A ratio is computed for each round, and the median over the
-rounds is reported. The clocks are in `clocks/`.
+much. Each round runs every call once, in a random order. A ratio to a peer is computed for each round, and the median
+over the rounds is reported. A factor over the rung below is the ratio of the two medians, as a reader of the table
+computes it. Not measured like this are whole commands (`workloads/scaling.py`), which run once, and the steps of a job
+(`job_ladders/run.py`), one step after the other. The clocks are in `clocks/`.
 """
 
 import random

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tilewright.bench.libraries import version_of
 from tilewright.errors import InputError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import naming
@@ -39,6 +40,7 @@ class Row:
     see PEER and SLOW. peer_ratio: speed relative to `peer`, from alternating rounds. session: the time at which the
     bench was started. noise: why the times may be unreliable, see `bench.noise`. point: in a sweep the values of its
     parameters, as in "tile=8, block=64"; the first is the figure's x axis. In scaling: "workers=2, hosts=1, devices=2".
+    library: of a peer's row its package and version, as in "torch 2.9.1".
     """
 
     op: str
@@ -68,6 +70,7 @@ class Row:
     session: str = ""
     noise: str = ""
     point: str = ""
+    library: str = ""
 
     @property
     def origin(self) -> tuple[str, str, str]:
@@ -98,7 +101,7 @@ class Row:
 _NOT_TEXT = re.compile(r"[\x00-\x1f\x7f]")  # these characters would end a row of a table
 COLUMNS = [field.name for field in fields(Row)]
 KERNELS = "kernels_"  # files of compiled kernels, which are not measurements; see `bench.kernels.table`
-LATER = {"session", "noise", "point"}  # columns that files of earlier versions lack
+LATER = {"session", "noise", "point", "library"}  # columns that files of earlier versions lack
 
 
 @functools.cache
@@ -125,24 +128,29 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
     """Write rows to folder/<machine>/<op>.csv. Each file is replaced as a whole.
 
     Which earlier rows are dropped depends on their kind. Of a ladder, an earlier session of the same dtype, if the new
-    one has as many rungs in each climb. Of a workload, all rows of the same climb and engine. Of a job's ladder, those
-    of the same size and dtype. Of a sweep, those of the same kernel, case and parameters; but of a sweep over workers,
-    other points of the same commit are kept. Raises InputError if an existing file is no result file, ResourceError if
-    it cannot be written.
+    one has as many rungs in each climb. Of a workload, all rows of the same climb and engine; the new rows take
+    their place in the file, because README shows the first size. Of a job's ladder, those of the same size and dtype.
+    Of a sweep, those of the same kernel, case and parameters; but of a sweep over workers, other points of the same
+    commit are kept. Raises InputError if an existing file is no result file, ResourceError if it cannot be written.
     """
     stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine, "session": session()}
     written = []
     for op in dict.fromkeys(row.op for row in rows):
         path = folder / machine / f"{op}.csv"
-        new = [Row(**asdict(row) | stamp) for row in rows if row.op == op]
+        new = [Row(**asdict(row) | stamp | _library(row)) for row in rows if row.op == op]
+        old = list(_rows(path))
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for row in _ordered([*_remaining(list(_rows(path)), new, whole=op in operations()), *new]):
+        for row in _ordered([*_remaining(old, new, whole=op in operations()), *new], old):
             writer.writerow({name: _text(value) for name, value in asdict(row).items()})
         write_text(path, text.getvalue())
         written.append(path)
     return written
+
+
+def _library(row: Row) -> dict[str, str]:
+    return {"library": version_of(row.rung)} if row.check == PEER else {}
 
 
 def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
@@ -174,12 +182,17 @@ def _beside(row: Row, new: list[Row]) -> bool:
     return WORKERS in row.setting and same and row.point not in {one.point for one in new}
 
 
-def _ordered(rows: list[Row]) -> list[Row]:
-    """The rows of a file; points over workers, which are saved in any order, in the order of their values."""
-    if not any(WORKERS in row.setting and not row.engine for row in rows):
+def _ordered(rows: list[Row], old: list[Row]) -> list[Row]:
+    """The rows of a file. Points over workers, which are saved in any order, are in the order of their values. The
+    sizes of a workload keep the order that they have in `old`, the file's earlier rows."""
+    if any(WORKERS in row.setting and not row.engine for row in rows):
+        sweeps = list(dict.fromkeys(row.swept for row in rows))
+        return sorted(rows, key=lambda row: (sweeps.index(row.swept), _values(row) if WORKERS in row.setting else ()))
+    op, swept = rows[0].op, any(row.point and not row.engine for row in rows)
+    if swept or op in operations() or op.startswith(JOB_LADDER):
         return rows
-    sweeps = list(dict.fromkeys(row.swept for row in rows))
-    return sorted(rows, key=lambda row: (sweeps.index(row.swept), _values(row) if WORKERS in row.setting else ()))
+    places = {climb: i for i, climb in enumerate(dict.fromkeys(row.climb for row in old))}
+    return sorted(rows, key=lambda row: places.get(row.climb, len(places)))
 
 
 def _values(row: Row) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ MOST = {"batch_size": 1 << 20, "count": 1 << 30, "threads": 256, "workers": 1024
 LEGEND = """\
 rate: records of a job per second, of GPT-2 new tokens; time: median of the runs; spread: their 10th and 90th percentile
 best: the smallest value at which the rate is within 2 % of the highest one
-check: largest error against float64, or why the point is refused"""
+check: largest error against float64, the SHA-256 of the output of workers, or why the point is refused"""
 
 
 @dataclass(kw_only=True)

@@ -92,7 +92,7 @@ class Gpt2(Common):
 
 @verb(Gpt2)
 def gpt2(options: Gpt2) -> None:
-    """Generate text beside transformers and CTranslate2; on a GPU, beside transformers and PyTorch.
+    """Generate text beside transformers, CTranslate2 and OpenVINO; on a GPU, beside transformers and PyTorch.
 
     \b
     tilewright bench gpt2 --only batch --dtype bfloat16
@@ -100,7 +100,7 @@ def gpt2(options: Gpt2) -> None:
     The prompts come from --input. Without --input they come from gpt2_input.bin (8,192 prompts), if that file is in
     ./course or in the folder that TILEWRIGHT_COURSE names. Else they are random token ids. Workloads: course generates
     8 tokens for each of 1,024 prompts (6,400 on a GPU), as a student's report did. batch generates 128 tokens for each
-    of 64 prompts (1,024 on a GPU). single generates 64 tokens for one prompt.
+    of 64 prompts (1,024 on a GPU). single generates 64 tokens for one prompt. sampled is batch with drawn tokens.
     """
     watch, device = begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.gpt2 import COUNT, USUAL, Setting, bench, model_name, random_prompts, random_weights
@@ -151,13 +151,15 @@ class Dcgan(Common):
 
 @verb(Dcgan)
 def dcgan(options: Dcgan) -> None:
-    """Draw images with a DCGAN generator of 5 M random weights, beside PyTorch. Then time each layer.
+    """Draw images with a DCGAN generator of 5 M random weights, beside PyTorch and OpenVINO. Then time each layer.
 
     \b
     tilewright bench dcgan --count 256
+
+    On a GPU the peer is PyTorch alone.
     """
     watch, device = begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
-    from tilewright.bench.workloads.dcgan import IMAGES, ROUNDS, bench
+    from tilewright.bench.workloads.dcgan import IMAGES, PEERS, ROUNDS, bench
     from tilewright.ops.core.launch import thread_count, threads
 
     classes: dict[str, tuple[str, ...]] = {"both": ("float32", "bfloat16")}
@@ -168,7 +170,7 @@ def dcgan(options: Dcgan) -> None:
         where = f"{thread_count()} threads" if device == "cpu" else "on the GPU"
         say(f"DCGAN, 64 x 64 pixels, random weights; {counted(count, 'image')}; {where}")
         measured = partial(
-            bench, count, device=device, against=names(options.against, ("torch",)),
+            bench, count, device=device, against=names(options.against, PEERS[device]),
             rounds=options.rounds or ROUNDS[device], say=indented,
         )  # fmt: skip
         dtypes = classes.get(options.dtype, (options.dtype,))

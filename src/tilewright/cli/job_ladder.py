@@ -86,11 +86,9 @@ def _measured(job: Job, options: JobOptions, count: int | None) -> list[Row]:
     from tilewright.runtime.devices import place_for
 
     place_for(options.device)
-    watch, rows = Watch(), []
-    if (
-        not show(f"{job.about}\nThe last step runs first; the outputs of the others are compared with its output.")
-        and not options.save
-    ):
+    watch, rows, compared = Watch(), [], job.compared(options.device).name
+    order = f"The last step runs first. The outputs of other steps are compared with those of the step {compared!r}."
+    if not show(f"{job.about}\n{order}") and not options.save:
         raise typer.Exit
     files: list[Path] = []
     with threads(count):

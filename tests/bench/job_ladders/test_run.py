@@ -7,6 +7,7 @@ import pytest
 
 from tilewright.bench.job_ladders import JOBS, convolve, dcgan, gpt2, job_of, run, sentiment
 from tilewright.errors import InternalError, UsageError
+from tilewright.formats.images import pixels
 from tilewright.models.dcgan import DCGANConfig, doubling
 from tilewright.models.gpt2 import GPT2Config
 from tilewright.models.textcnn import TextCNNConfig
@@ -56,20 +57,46 @@ def test_a_step_forces_what_the_job_runs(name, device):
         assert all(rung.startswith("cpu.") == (device == "cpu") for rung in step.rungs.values())
     assert not job.steps(device)[-1].rungs and not job.steps(device)[-1].without, "the last step is today's"
     assert len({step.name for step in job.steps(device)}) == len(job.steps(device))
+    after = job.steps(device)[job.steps(device).index(job.compared(device)) + 1 :]
+    assert [step.name for step in after] == (["8-bit pixels"] if name == "dcgan" else [])
 
 
-@pytest.mark.parametrize("sabotage", ["last", "other"])
-def test_a_wrong_step_is_not_reported(tiny, monkeypatch, sabotage):
-    job, program = job_of("dcgan"), dcgan.Images.program
-    wrong = job.cpu[-1 if sabotage == "last" else -3]
+@pytest.mark.parametrize(
+    ("name", "image", "spoil", "bound"),
+    [
+        ("8-bit pixels", 3, lambda value: value ^ 1, "78.4"),  # one bit
+        ("Winograd", 0, lambda value: value + 0.01, "100"),
+        ("fused", 3, lambda value: value + 0.01, "50"),  # an image that is compared with the step Winograd alone
+    ],
+)
+def test_a_wrong_step_is_not_reported(tiny, monkeypatch, name, image, spoil, bound):
+    monkeypatch.setattr(dcgan, "SAMPLE", 2)  # of the four images or more that these steps compute
+    program, reported = dcgan.Images.program, []
 
     def off(self, step):
         run_step = program(self, step)
-        return lambda n: run_step(n) + (0.01 if step is wrong else 0)
+
+        def spoilt(n):
+            results = run_step(n)
+            if step.name == name:
+                results[image, 0, 0, 0] = spoil(results[image, 0, 0, 0])
+            return results
+
+        return spoilt
 
     monkeypatch.setattr(dcgan.Images, "program", off)
-    with pytest.raises(InternalError, match=f"dcgan, step '{wrong.name}': the result is off by"):
-        list(run.run(job, device="cpu", count=5, quick=True))
+    with pytest.raises(InternalError, match=f"dcgan, step '{name}': the result is off by {bound}"):
+        for row in run.run(job_of("dcgan"), device="cpu", count=5, quick=True):
+            reported.append(row.rung)
+    assert name not in reported
+
+
+def test_the_bytes_of_the_last_step_are_those_of_the_images(tiny):
+    workload = dcgan.Images(5, "cpu")
+    found = workload.program(dcgan.CPU[-1])(5)
+    images = workload.program(job_of("dcgan").compared("cpu"))(5)
+    assert found.dtype == np.uint8 and np.array_equal(found, pixels(images)) and len(np.unique(found)) > 1
+    assert workload.error(found) == workload.error(images) <= 1
 
 
 def test_a_step_whose_rung_never_runs_is_refused(tiny, monkeypatch):

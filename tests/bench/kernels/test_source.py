@@ -22,6 +22,7 @@ def test_every_rung_has_a_source(op):
     [
         ("cpu.register", ["register"]),
         ("cpu.packed", ["product_kernel"]),
+        ("simt.coalesced", ["coalesced"]),
         ("simt.unrolled", ["unrolled"]),
         ("simt.strip", ["strip"]),
         ("simt.outer", ["outer"]),

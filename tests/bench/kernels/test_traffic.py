@@ -79,8 +79,8 @@ def said(name, K, N, **options):
 
 @pytest.mark.parametrize("name", ["memory", "register", "coalesced"])
 def test_one_thread_per_element(on_gpu, name):
-    side = (naive.THREADS,) * 2
-    assert on_gpu(getattr(naive, name)(None), (1, 1), side, (16, 16, 4)) == said(f"simt.{name}", 4, 16)
+    block = (4, 8) if name == "coalesced" else (8, 4)  # 8 rows, 4 columns of out
+    assert on_gpu(getattr(naive, name)(None), (2, 4), block, (16, 16, 4)) == said(f"simt.{name}", 4, 16)
 
 
 @pytest.mark.parametrize("name", ["shared", "unrolled"])

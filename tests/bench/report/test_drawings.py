@@ -22,7 +22,8 @@ def test_every_operation_is_drawn_and_no_name_is_wrong(op):
 
 
 @pytest.mark.parametrize(
-    "name", ["simt.shared", "simt.unrolled", "simt.strip", "simt.registers", "simt.coalesced", "simt.outer"]
+    "name",
+    ["simt.memory", "simt.coalesced", "simt.shared", "simt.unrolled", "simt.strip", "simt.registers", "simt.outer"],
 )
 def test_every_value_of_a_sweep_fits_in_its_picture(name):
     """Words that leave their box, or lie over others, raise ValueError. Other values give another picture."""

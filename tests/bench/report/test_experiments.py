@@ -1,10 +1,12 @@
 """The page of experiments: what was measured where, and commands that exist."""
 
+import importlib
 import re
 import shlex
 
 import pytest
 
+from tilewright.bench.job_ladders import job_of
 from tilewright.bench.kernels.table import KernelRow
 from tilewright.bench.report.experiments import BOTH, GROUPS, NOT_MEASURED, SWEEPS, TABLES, experiments
 from tilewright.cli import main
@@ -59,6 +61,35 @@ def test_rows_name_their_machine_and_link_to_the_heading(row):
     assert line(text, "T4")[2].startswith("CPU: Made Up, 2 cores (matmul)")
     assert line(text, "T4")[0].endswith("Tables and figures: [matmul](matmul.md#compiled-kernels)")
     assert line(text, "T2")[2] == f"CPU: {NOT_MEASURED}; GPU: Other, 2 cores (2 layers)"
+
+
+def test_a_line_says_what_of_it_is_not_measured(row):
+    steps = [step.name for step in job_of("dcgan").gpu]
+    points = [("tile=8", "h100"), ("tile=8, wpt=2", "h100"), ("block_rows=8, block_columns=8", "h200")]
+    rows = [
+        *(row("simt.x", op="sweep_matmul", point=point, threads=0, machine=f"nvidia-{gpu}") for point, gpu in points),
+        *(row(name, op="job_dcgan", threads=0, machine="nvidia-h100") for name in steps[:-1]),
+        *(row(name, op="job_dcgan", threads=0, machine="nvidia-h200") for name in steps),
+    ]
+    text = "\n".join(experiments(rows, {}, {}))
+    assert line(text, "S4")[2] == "GPU: NVIDIA H100 (tile; tile and wpt), NVIDIA H200 (block_rows and block_columns)"
+    assert line(text, "J2")[2].endswith("GPU: NVIDIA H100 (without 8-bit pixels), NVIDIA H200")
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if re.match(r"tilewright sweep \w", each)])
+def test_a_sweep_names_kernels_options_and_sizes_that_exist(command, row, monkeypatch):
+    """Each kernel would be timed at each value of its options. Nothing is timed here."""
+    swept = []
+
+    def kept(options, case, rungs, axes):
+        assert all(set(axes) <= {"threads", *rung.swept} for rung in rungs)
+        swept.append(case)
+        return [row("made up", op=f"sweep_{options.op}", point=", ".join(f"{name}={axes[name][0]}" for name in axes))]
+
+    monkeypatch.setattr(importlib.import_module("tilewright.cli.sweep"), "_swept", kept)
+    with pytest.raises(SystemExit) as end:
+        main(shlex.split(command.removesuffix(" --save"))[1:])
+    assert not end.value.code and swept
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -119,6 +119,17 @@ def test_a_tall_ladder_shows_the_rungs_that_change_most_and_the_fastest_peer(row
     assert "| cpu.2r" in headline.ladder({"matmul": rows}, {"matmul": long_ladder}), "a step down is a large one"
 
 
+def test_a_factor_over_a_rung_that_is_left_out_names_it(row):
+    """Otherwise it would be read as the factor over the row above."""
+    names = [f"cpu.{i}" for i in range(LADDER_ROWS + 2)]
+    below = [None, *names[:-1]]
+    rungs = [Rung(name, after=after, idea="x", kernel="none:none") for name, after in zip(names, below, strict=True)]
+    rows = [row(name, versus_below=1.01 if i in (3, 7) else 2.5 + i) for i, name in enumerate(names)]
+    text = headline.ladder({"matmul": rows}, {"matmul": Ladder("matmul", *rungs)})
+    assert "| cpu.3 |" not in text and "| cpu.7 |" not in text
+    assert re.findall(r"\| (\S+ \(\S+\)) \|", text) == ["6.50 (cpu.3)", "10.5 (cpu.7)"] and "| 7.50 |" in text
+
+
 def test_the_ladder_of_the_machine_with_most_rungs_then_the_newest(row, ladder):
     few = [row("cpu.slow", machine="few", date="2026-11-30")]
     old, new = (
@@ -138,14 +149,29 @@ def test_the_ladder_of_the_machine_with_most_rungs_then_the_newest(row, ladder):
 
 
 def test_the_claims_have_the_figures_of_the_rows(job, row, ladder):
-    rows = [job("sentiment", "m", 1.0, peer_ratio=2.0), job("dcgan", "m", 1.0, peer_ratio=45.67)]
-    scaling = [row("local", op="scaling", label=count, check="passed") for count in ("1", "4")]
-    text = headline.claims({**groups(rows, lambda row: row.op), "scaling": scaling}, {"matmul": ladder})
+    rows = [job("sentiment", "m", 1.0, peer_ratio=2.0, check="passed 0.25; slow here"),
+            job("dcgan", "m", 1.0, peer_ratio=45.67, check="passed 8.9e-03"),
+            job("dcgan", "m", 1.0, check=PEER)]  # fmt: skip
+    unchecked = [row("local", op="scaling", label=count, check="passed") for count in ("1", "4")]  # bytes alone
+    unchecked += [row("layer", op="dcgan_profile", check="passed")]
+    text = headline.claims(groups([*rows, *unchecked], lambda row: row.op), {"matmul": ladder})
     assert "4 workers write the bytes of one" in text and "1 operations have 3 kernels" in text
     assert (
-        "2.00 to 45.7 times as fast as the strongest peer" in text
-        and "**Checked.** 4 measurements are published." in text
+        "2.00 to 45.7 times as fast as the strongest peer. A peer is faster in 0 of 2 cases." in text
+        and "**Checked.** 2 measurements are published." in text
     )
+
+
+def test_cases_in_which_a_peer_is_faster_are_counted(job, ladder):
+    """Also at sizes that the table does not show, and in the slowest variant."""
+    rows = [job("volumes", "m", 1.0, size="9x9-a"), job("volumes", "m", 1.0, size="8x8-b", peer_ratio=0.4)]
+    rows += [job("dcgan", "m", 1.0, peer_ratio=5.0), job("dcgan", "m", 2.0, peer_ratio=0.9)]
+    rows += [
+        job("dcgan", "m", 1.0, dtype="bfloat16", peer_ratio=None),
+        job("dcgan", "m", 0.1, peer_ratio=9.0, check=PEER),
+    ]
+    text = headline.claims(groups(rows, lambda row: row.op), {"matmul": ladder})
+    assert "A peer is faster in 2 of 3 cases." in text
 
 
 def test_the_number_of_kills_is_that_of_the_test():

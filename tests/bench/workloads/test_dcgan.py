@@ -9,7 +9,7 @@ from dcgan_models import SMALL
 from tilewright.bench.clocks import cpu as clock
 from tilewright.bench.report.tables import bench_tables
 from tilewright.bench.roofs.limits import Roofs
-from tilewright.bench.workloads import dcgan
+from tilewright.bench.workloads import dcgan, dcgan_peers
 from tilewright.bench.workloads.dcgan_peers import LAYOUTS, torch_generator
 from tilewright.errors import InternalError, UsageError
 
@@ -36,8 +36,8 @@ def test_beside_pytorch(run, dtype):
     pytest.importorskip("torch")
     rows, said = run("torch", dtype=dtype)
     assert [row.rung for row in rows[:3]] == ["tilewright", "PyTorch, channels last", "PyTorch"]
-    assert rows[0].peer in ("PyTorch", "PyTorch, channels last", "OpenVINO") and rows[0].peer_ratio > 0
-    layers = [row for row in rows[3:] if row.rung != "OpenVINO"]  # which is there where it is installed
+    assert rows[0].peer in ("PyTorch", "PyTorch, channels last") and rows[0].peer_ratio > 0
+    layers = rows[3:]
     assert [row.op for row in layers] == ["dcgan_profile"] * (1 + len(SMALL.layers))
     assert sum(float(row.label.rstrip("%")) for row in layers) == pytest.approx(100, abs=0.5)
     assert any(line.startswith("checked 8 images against float64") for line in said)
@@ -82,5 +82,20 @@ def test_images_that_change_are_not_reported(run, monkeypatch):
 
 
 def test_an_unknown_peer_is_refused(run):
-    with pytest.raises(UsageError, match="no peer is called jax; the only peer is torch"):
+    with pytest.raises(UsageError, match="no peer is called jax; torch, openvino can be named"):
         run("jax")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [((), []), (("torch",), ["PyTorch, channels last", "PyTorch"]), (("openvino",), ["OpenVINO"])],
+    ids=["none", "torch", "openvino"],
+)
+def test_only_named_peers_are_timed(monkeypatch, given, found):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(dcgan_peers, "find_spec", lambda name: True)
+    monkeypatch.setattr(dcgan_peers, "torch_generator", lambda *given: None)
+    monkeypatch.setattr(dcgan_peers, "openvino_generator", lambda *given: None)
+    monkeypatch.setattr(dcgan_peers, "_fastest", lambda name, *given: name)
+    engines = dcgan_peers.cpu_engines(SMALL, {}, np.zeros((1, 4), np.float32), "float32", given, print)
+    assert list(engines) == found

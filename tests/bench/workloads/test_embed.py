@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.bench.clocks import cpu as clock
+from tilewright.bench.measure import Timing
 from tilewright.bench.workloads import embed
 from tilewright.bench.workloads.embed import Setting, lengths_of, padded, random_texts, read_lines
 from tilewright.errors import InputError, InternalError, UsageError
@@ -32,6 +33,13 @@ def test_beside_pytorch(run):
     assert [row.rung for row in rows] == ["tilewright", "PyTorch"] and rows[0].rows == 40
     assert rows[0].peer == "PyTorch" and rows[0].peer_ratio > 0 and rows[0].gflops > 0
     assert any(line.startswith("checked 4 texts against float64") for line in said)
+
+
+def test_a_ratio_is_the_median_over_rounds():
+    """In which the machine's speed is the same."""
+    timings = {"tilewright": Timing((1.0, 3.0, 10.0)), "PyTorch": Timing((2.0, 4.0, 15.0))}
+    setting = Setting(SMALL, random_texts(SMALL, None, 4), "minilm")
+    assert next(embed._rows(setting, timings, {})).peer_ratio == 1.5
 
 
 @pytest.mark.long

@@ -144,6 +144,27 @@ def test_a_peer_runs_at_its_fastest_batch(clock):
     assert gpt2.best_batch(peer, dataclasses.replace(workload, theirs=np.zeros((1, 3)))) == 1
 
 
+def test_no_first_call_of_a_peer_is_timed(setting, engine, monkeypatch, clock):
+    """A library may compile for each new shape. Here that takes 9 s, and longer for a larger batch."""
+    seen = set()
+
+    def generate(prompts, tokens, batch, top_k):
+        if (shape := (len(prompts), tokens)) not in seen:
+            clock.sleep(9.0 * batch**2)
+        seen.add(shape)
+        clock.sleep(0.1)
+        return engine.generate(prompts, tokens, 0)
+
+    peer = Engine("transformers", "float32", 0.5, generate)
+    workload = Workload("course", 4, {}, setting.prompts[:8], (2, 4, 8))
+    assert gpt2.best_batch(peer, workload) == 8
+    monkeypatch.setattr(gpt2, "ours", lambda config, weights, dtype, device: engine)
+    monkeypatch.setitem(gpt2.PEERS, "transformers", lambda config, weights, dtype, device: peer)
+    few = dataclasses.replace(setting, against=("transformers",), workloads=("single",))
+    _, theirs = bench(few, dtype="float32", say=lambda text: None)
+    assert theirs.high_s == pytest.approx(0.1)
+
+
 def test_rows_beside_a_peer_of_known_speed(setting, engine, monkeypatch, clock):
     """A peer takes 0.1 s for 20 prompts of 8 tokens, and we take 0.05 s."""
 

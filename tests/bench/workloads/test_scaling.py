@@ -55,6 +55,7 @@ def test_rows_and_their_table(setting, pretend, job):
         ("local, 1", 8.0, 12.0, 1.0),
         ("local, 2", 4.0, 12.0, 2.0),
     ]
+    assert {row.check for row in rows} == {"same bytes, SHA-256 a"}
     assert commands[0][-2:] == ["--count", "1024"] and commands[1] == commands[2]
     assert {sum(word in ("-n", "--count") for word in command) for command in commands} == {1}
     assert said[1] == f"{job}, local, 2: 4.00 s, 100% of linear, 12.00 s besides, 10 shards"

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from tilewright.bench.clocks import cpu as clock
+from tilewright.bench.measure import Timing
+from tilewright.bench.results import PEER
 from tilewright.bench.roofs.limits import Roofs
 from tilewright.bench.workloads import sentiment, sentiment_profile
 from tilewright.errors import InternalError
@@ -35,6 +37,19 @@ def test_beside_pytorch(run):
     assert [row.rung for row in rows[:4]] == ["table inside", "table exists", "PyTorch", "PyTorch, windows"]
     assert all(row.peer in ("PyTorch", "PyTorch, windows") and row.peer_ratio > 0 for row in rows[:2])
     assert any(line.startswith("checked 40 sentences against float64") for line in said)
+    assert all(row.label.endswith(" sentences/s; batch 16") and row.check == PEER for row in rows[2:4])
+
+
+def test_a_ratio_is_the_median_over_rounds():
+    """In which the machine's speed is the same. The run that built a CPU's table is in no round."""
+    peers = [sentiment.Peer(name, dtype, lambda: None, 10, 5)
+             for name, dtype in (("PyTorch", "float32"), ("slower", "float32"), ("shorter", "bfloat16"))]  # fmt: skip
+    rounds = {"table exists": (1, 3, 10), "PyTorch": (2, 4, 15), "slower": (9, 9, 9), "shorter": (1, 1, 1)}
+    timings = {"table inside": Timing((8.0,)), **{name: Timing(times) for name, times in rounds.items()}}
+    inside, exists, theirs, *_ = sentiment._rows(40, timings, peers, {"dtype": "float32", "threads": 2}, {})
+    assert inside.peer == exists.peer == "PyTorch"  # the fastest of the same dtype
+    assert exists.peer_ratio == pytest.approx(4 * 1.5) and inside.peer_ratio == pytest.approx(4 * 4 / 8)
+    assert (inside.rows, theirs.rows, theirs.label) == (40, 10, "2.5 sentences/s; batch 5")
 
 
 def test_without_pytorch(run, monkeypatch):

@@ -7,12 +7,14 @@ import numpy as np
 from tilewright.bench.job_ladders.steps import Job, Program, Step
 from tilewright.bench.workloads.dcgan import TOLERANCE, random_weights
 from tilewright.bench.workloads.dcgan_reference import reference_images
+from tilewright.formats.images import pixels
 from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.noise import noise
 from tilewright.switches import Without
 
 SAMPLE = 4  # images that are compared with float64; all images are compared with the last step
 LIMIT = TOLERANCE["float32"]  # absolute error; values are from -1 to 1
+LEVEL = 2 / 255  # the values that one 8-bit pixel stands for
 LAYERS = 4
 
 
@@ -31,17 +33,21 @@ class Images:
         size = step.batch or model.batch
 
         def images(n: int) -> np.ndarray:
-            found = np.empty((n, *self.config.image_shape), np.float32)
+            found = np.empty((n, *self.config.image_shape), np.uint8 if step.pixels else np.float32)
             batches = (self.noise[first : min(first + size, n)] for first in range(0, n, size))
-            for i, (some, _) in enumerate(model.stream(batches)):
+            for i, (some, _) in enumerate(model.stream(batches, pixels=step.pixels)):
                 found[i * size : (i + 1) * size] = some
             return found
 
         return images
 
     def error(self, results: np.ndarray) -> float:
-        """See `steps.Workload`."""
-        return float(np.abs(results[:SAMPLE] - self.exact[: len(results)]).max()) / LIMIT
+        """See `steps.Workload`. Every 8-bit pixel must be that of a float32 image, whose error then counts."""
+        if results.dtype != np.uint8:
+            return float(np.abs(results[:SAMPLE] - self.exact[: len(results)]).max()) / LIMIT
+        images = DCGAN(self.config, self.weights, device=self.device).generate(self.noise[: len(results)])
+        off = np.abs(results.astype(np.int16) - pixels(images)).max()
+        return max(self.error(images), float(off) * LEVEL / LIMIT)
 
     def difference(self, results: np.ndarray, today: np.ndarray) -> float:
         """See `steps.Workload`."""
@@ -76,6 +82,8 @@ CPU = (
     Step("images together", "small images share a block of rows, so that weights are read less often",
          {"conv_transpose2d": "cpu.images"}),
     Step("Winograd", "tiles of outputs share products; few channels lie along vectors of pixels"),
+    Step("8-bit pixels", "images become 8-bit pixels, as pictures need them: a quarter of the bytes, one more pass",
+         pixels=True),
 )  # fmt: skip
 GPU = (
     Step("naive", "one thread per output, which tests each tap; one image per call",
@@ -101,9 +109,11 @@ GPU = (
     Step("pinned memory", "images are copied to page-locked memory", without=frozenset({"graphs", "overlap"})),
     Step("overlap", "a batch is computed while the one before is copied to the host", without=frozenset({"graphs"})),
     Step("CUDA graph", "all kernels of a batch are launched at once"),
+    Step("8-bit pixels", "the GPU makes 8-bit pixels of the images, so a quarter of the bytes is copied", pixels=True),
 )  # fmt: skip
 JOB = Job(
     "dcgan", "images",
-    "The course's DCGAN generator with random weights; float32 images on the host.",
+    "The course's DCGAN generator with random weights; images on the host. They are float32, in the last step 8-bit "
+    "pixels: each byte must be that of the float32 image.",
     CPU, GPU, {"cpu": 960, "cuda": 1 << 13}, Images,
 )  # fmt: skip

@@ -33,7 +33,7 @@ def run(job: Job, *, device: str, count: int | None = None, quick: bool = False)
     workload, today = job.workload(total, device), None
     for step in reversed(job.steps(device)):
         row, results = _measured(job, step, workload, device, today, quick)
-        today = results if today is None else today
+        today = results if step is job.compared(device) else today
         yield row
 
 
@@ -54,8 +54,8 @@ def _rate(row: Row) -> float:
 def _measured(
     job: Job, step: Step, workload: Workload, device: str, today: Results | None, quick: bool
 ) -> tuple[Row, Results]:
-    """(the step's row, its results). today: results of the last step, which the results of every other step must equal
-    within the bound."""
+    """(the step's row, its results). today: results of `job.compared`, which the results of every step before it must
+    equal within the bound; None until they are computed."""
     begin = time.perf_counter()
     with forcing(**step.rungs) as ran, threads(step.threads):
         program = workload.program(step)

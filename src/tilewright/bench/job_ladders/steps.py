@@ -21,6 +21,7 @@ class Step:
     idea: one sentence that says what changes from the step before. rungs: the forced kernels, by operation or by layer
     ("matmul@2"); other operations run today's kernel. without: optimisations that are switched off, see `switches`.
     threads: number of CPU threads; None: as many as the user gives. batch: records per call of the model; None: all.
+    pixels: the results are 8-bit pixels, not float32 images. Only steps of images after all other steps have it.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Step:
     without: Without = frozenset()
     threads: int | None = None
     batch: int | None = None
+    pixels: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,10 @@ class Job:
     def steps(self, device: str) -> tuple[Step, ...]:
         """The steps on "cpu" or "cuda"."""
         return self.cpu if device == "cpu" else self.gpu
+
+    def compared(self, device: str) -> Step:
+        """The last step whose results are not 8-bit pixels. The results of the steps before it are compared with its own."""
+        return [step for step in self.steps(device) if not step.pixels][-1]
 
     def ideas(self, device: str) -> dict[str, str]:
         """Name of a step -> its idea."""

@@ -6,6 +6,9 @@ convolutions). gpu(case, tensors) -> name -> call, on tensors: cuBLAS, cuDNN, Py
 tensors) -> (exact, allowed): the first rows of the result in float64 on the GPU, and allowed(c), the allowed error of
 each element for a rung whose bound has the constant c.
 
+tilewright's kernels write to memory that is allocated. On a CPU a peer does, too, if its library has such a function:
+page faults in a large new result may take longer than the kernel.
+
 An operation without a file has no peer. Its rungs are checked against its NumPy reference.
 """
 

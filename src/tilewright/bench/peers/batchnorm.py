@@ -25,7 +25,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
     names = ("x", "mean", "variance", "gamma", "beta")
     x, mean, variance, gamma, beta = (tensor(inputs[name], "float32") for name in names)
     x, call = x.movedim(-1, 1), torch.nn.functional.batch_norm  # channels last in memory
-    activation = getattr(torch, case.activation) if case.activation in ("relu", "tanh") else (lambda y: y)
+    activation = getattr(torch, f"{case.activation}_") if case.activation in ("relu", "tanh") else (lambda y: y)
     return {"PyTorch": lambda: activation(call(x, mean, variance, gamma, beta, eps=inputs["eps"]))}
 
 

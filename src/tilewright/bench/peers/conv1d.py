@@ -43,7 +43,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
 
     def call():
         y = torch.nn.functional.conv1d(x, weight, bias, **options)
-        y = y.relu() if case.activation else y
+        y = y.relu_() if case.activation else y
         return y.amax(dim=2) if case.pool else y
 
     return {"oneDNN": call}

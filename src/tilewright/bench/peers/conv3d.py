@@ -106,7 +106,7 @@ def torch_call(case, inputs: dict) -> Call | None:
     x = (x if case.C else x[None])[None]
 
     def call():
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = False, True  # cuDNN times its algorithms
         y = x
         for kernel in kernels:
             around = [K // 2 if case.mode == "constant" else 0 for K in kernel.shape[2:]]

@@ -45,7 +45,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
     crops = [min(pair) for pair in case.padding]
     bias = tensor(inputs["bias"], case.dtype) if "bias" in inputs else None
     call, ((top, bottom), (left, right)) = torch.nn.functional.conv_transpose2d, case.padding
-    activation = getattr(torch, case.activation) if case.activation in ("relu", "tanh") else (lambda y: y)
+    activation = getattr(torch, f"{case.activation}_") if case.activation in ("relu", "tanh") else (lambda y: y)
 
     def with_layout(layout):
         x = tensor(np.moveaxis(inputs["x"], 3, 1), case.dtype).contiguous(memory_format=layout)
@@ -86,6 +86,7 @@ def vendor(case, tensors: dict, layout) -> Call:
 
     def call():
         torch.backends.cudnn.allow_tf32 = case.dtype == "tf32"
+        torch.backends.cudnn.benchmark = True  # cuDNN times its algorithms at the first call
         return activate(conv_transpose2d(x, weights, bias, **options))
 
     return call

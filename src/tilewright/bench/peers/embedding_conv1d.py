@@ -45,7 +45,7 @@ def cpu(case, inputs: dict) -> dict[str, Call]:
     def call():
         x = torch.nn.functional.embedding(ids, table).transpose(1, 2)
         branches = [torch.nn.functional.conv1d(x, w, b) for w, b in zip(weights, biases, strict=True)]
-        return torch.cat([torch.relu(y).amax(dim=2) for y in branches], dim=1)
+        return torch.cat([y.relu_().amax(dim=2) for y in branches], dim=1)
 
     return {"PyTorch": call}
 
@@ -62,7 +62,7 @@ def gpu(case, tensors: dict) -> dict[str, Call]:
         parts = []
         for some in ids.split(BATCH):
             x = embedding(some, table).transpose(1, 2)
-            parts.append(torch.cat([conv1d(x, *f).relu().amax(2) for f in zip(weights, biases, strict=True)], 1))
+            parts.append(torch.cat([conv1d(x, *f).relu_().amax(2) for f in zip(weights, biases, strict=True)], 1))
         return torch.cat(parts)
 
     return {"PyTorch": call}

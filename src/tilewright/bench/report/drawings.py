@@ -28,12 +28,9 @@ def _outer(rung: Rung) -> Drawing:
 
 
 def _naive(along: str) -> Draw:
-    def draw(rung: Rung) -> Drawing:
-        from tilewright.ops.matmul.simt.naive import THREADS
-
-        return tiles.one_thread_per_element(THREADS, along=along)
-
-    return draw
+    return lambda rung: tiles.one_thread_per_element(
+        rung.options["block_rows"], rung.options["block_columns"], along=along
+    )
 
 
 def _shared(rung: Rung) -> Drawing:

@@ -1,34 +1,35 @@
 """Drawings of the tiles of a matrix product, each from the options of a kernel: block, thread, registers, limbs."""
 
 from tilewright.bench.report.drawing import BLUE, GREEN, ORANGE, PURPLE, Drawing
+from tilewright.errors import counted
 
+WARP = 32  # threads
 MOST = 16  # the most cells across a grid: in a larger tile one cell stands for several elements
 
 
-def one_thread_per_element(side: int, *, along: str) -> Drawing:
-    """A block of side x side threads, and what its first warp reads at one step of K. along: "rows" if neighbouring
+def one_thread_per_element(rows: int, columns: int, *, along: str) -> Drawing:
+    """A block of rows x columns threads, and what its first warp reads at one step of K. along: "rows" if neighbouring
     threads compute neighbouring elements of a row of out, "columns" if of a column."""
-    row = along == "rows"
     drawing = Drawing(800, 370, f"matmul: one thread per element of out, a warp along {along}")
     drawing.text(20, 24, f"One thread per element, a warp along {along}", size=15, weight="bold")
-    warp = {((i, j) if row else (j, i)): BLUE for i in range(2) for j in range(side)}
-    cell, left, top = 12, 330, 126
-    drawing.grid(left, top, (side, side), cell, marked=warp)
-    drawing.text(left, top + side * cell + 20, f"out: a block of {side} x {side} threads")
-    drawing.text(left, top + side * cell + 38, "blue: the first warp", colour=BLUE)
-    read = 2 if row else side
-    drawing.grid(110, top, (side, 12), cell, marked={(i, 5): ORANGE for i in range(read)})
-    drawing.text(110, top + side * cell + 20, "a: one element")
-    drawing.text(110, top + side * cell + 38, f"of {read} rows", colour=ORANGE)
-    wide = side if row else 2
-    drawing.grid(left, 40, (6, side), cell, marked={(3, j): ORANGE for j in range(wide)})
+    ahead = range(min(WARP, rows * columns))
+    warp = [divmod(i, columns) if along == "rows" else divmod(i, rows)[::-1] for i in ahead]  # row, column of each
+    read, wide = len({row for row, _ in warp}), len({column for _, column in warp})
+    cell, left, top = min(12, 192 / max(rows, columns)), 330, 126
+    drawing.grid(left, top, (rows, columns), cell, marked=dict.fromkeys(warp, BLUE))
+    drawing.text(left, top + rows * cell + 20, f"out: a block of {rows} x {columns} threads")
+    drawing.text(left, top + rows * cell + 38, "blue: the first warp", colour=BLUE)
+    drawing.grid(110, top, (rows, 12), cell, marked={(i, 5): ORANGE for i in range(read)})
+    drawing.text(110, top + rows * cell + 20, "a: one element")
+    drawing.text(110, top + rows * cell + 38, f"of {counted(read, 'row')}", colour=ORANGE)
+    drawing.grid(left, 40, (6, columns), cell, marked={(3, j): ORANGE for j in range(wide)})
     drawing.text(left - 10, 60, "b: one row,", anchor="end")
-    drawing.text(left - 10, 78, f"{wide} elements", anchor="end", colour=ORANGE)
+    drawing.text(left - 10, 78, counted(wide, "element"), anchor="end", colour=ORANGE)
     drawing.text(560, 150, "One step of K, per thread:", weight="bold")
     drawing.text(560, 174, "2 loads, 1 multiply-add")
     drawing.text(560, 206, "One load of the warp touches", weight="bold")
-    drawing.text(560, 230, f"{read} rows of a: {read} memory segments")
-    drawing.text(560, 250, f"{wide} neighbours in b: 1 segment")
+    drawing.text(560, 230, f"{counted(read, 'row')} of a: {counted(read, 'memory segment')}")
+    drawing.text(560, 250, f"{wide} neighbours in b: 1 segment" if wide > 1 else "1 element of b: 1 segment")
     return drawing
 
 

@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tilewright.bench.job_ladders import job_of
 from tilewright.bench.kernels.table import KernelRow
+from tilewright.bench.report.job_ladders import job_name
 from tilewright.bench.report.tables import Table, groups, machine_title
 from tilewright.bench.results import JOB_LADDER, SCALING, WORKERS, Row
 from tilewright.bench.sweep import PREFIX
@@ -69,7 +71,21 @@ def _jobs(rows: list[Row]) -> str:
     return ", ".join(dict.fromkeys(row.op.removesuffix("_profile") for row in rows))
 
 
+def _parameters(rows: list[Row]) -> str:
+    """The parameters of each sweep, such as "tile; tile and wpt"."""
+    return "; ".join(dict.fromkeys(" and ".join(row.setting) for row in rows))
+
+
+def _lacking(rows: list[Row]) -> str:
+    """The steps of a job's ladder that are not measured; "" if none is missing. rows: of one machine."""
+    measured = {row.rung for row in rows}
+    steps = job_of(job_name(rows[0])).steps("cpu" if rows[0].threads else "cuda")
+    lacking = [step.name for step in steps if step.name not in measured]
+    return f"without {', '.join(lacking)}" if lacking else ""
+
+
 ROWS = ("softmax", "layernorm", "elementwise", "batchnorm")  # operations on rows
+OF_MATMUL = "tilewright sweep matmul --size 1024x2304x768"  # GPT-2's first product for 1,024 tokens
 STREAMS = "CUDA streams were [tried and lost](../lab/{}.md#cuda-streams-tried-and-lost)"
 SWEEPS = (
     Experiment("S1", "conv3d: time against 1 to 9 threads",
@@ -83,13 +99,15 @@ SWEEPS = (
                ("tilewright ladder conv3d --label course --save",
                 "tilewright ladder conv3d --label course --device cuda --save"),
                "sweeps.md#conv3d-on-cpu-and-gpu", _of("conv3d"), BOTH, "2.78 x with threads, 837 x on a GPU"),
-    Experiment("S4", "matmul: tile, unrolling, work per thread",
-               ("tilewright sweep matmul --rung simt.shared --rung simt.unrolled --set tile --device cuda --save",
-                "tilewright sweep matmul --set tile=16,32,64 --set wpt=2,4,8 --device cuda --save"),
-               "sweeps.md#matmul", _swept("matmul", "tile", "tile-wpt"), (GPU,),
-               "unrolling makes no difference; a work per thread of 8 is best"),
+    Experiment("S4", "matmul: tile, unrolling, work per thread, shape of a block",
+               (f"{OF_MATMUL} --rung simt.shared --rung simt.unrolled --set tile --device cuda --save",
+                f"{OF_MATMUL} --set tile=16,32,64 --set wpt=2,4,8 --device cuda --save",
+                f"{OF_MATMUL} --rung simt.register --rung simt.coalesced --set block_rows=8,16,32 "
+                "--set block_columns=8,16,32 --device cuda --save"),
+               "sweeps.md#matmul", _swept("matmul", "tile", "tile-wpt", "block_rows-block_columns"), (GPU,),
+               "unrolling makes no difference; a work per thread of 8 is best", _parameters),
     Experiment("S5", "matmul: T sums per thread, A transposed in shared memory",
-               ("tilewright sweep matmul --set T=8,16,32 --set V=2,4,8 --device cuda --save",),
+               (f"{OF_MATMUL} --set T=8,16,32 --set V=2,4,8 --device cuda --save",),
                "sweeps.md#matmul", _swept("matmul", "T-V"), (GPU,), "1.x times the tiled kernel"),
     Experiment("S6", "operations on rows: time against the block size",
                (f"tilewright sweep {','.join(ROWS)} --set block=64..1024x2 --device cuda --save",),
@@ -119,19 +137,20 @@ COPIES = "dcgan-copies"  # the saved timeline of the steps that differ in copies
 STEPS_OF_IMAGES = {"steps": "job-ladders.md#dcgan", "timelines": f"timelines.md#{COPIES}"}
 
 
-def _ladder(number: str, job: str, published: str) -> Experiment:
+def _ladder(number: str, job: str, published: str, more: str = "") -> Experiment:
     commands = tuple(f"tilewright ladder --job {job}{device} --save" for device in ("", " --device cuda"))
     page: str | dict[str, str] = f"job-ladders.md#{job}"
     if job == "dcgan":
         commands, page = (*commands, f"tilewright timeline a.json b.json --save {COPIES}"), STEPS_OF_IMAGES
-    return Experiment(number, f"{job}: the whole job step by step", commands, page, _of(JOB_LADDER + job), BOTH,
-                      published)  # fmt: skip
+    what = f"{job}: the whole job step by step{more}"
+    return Experiment(number, what, commands, page, _of(JOB_LADDER + job), BOTH, published, _lacking)
 
 
+SCALED = "; several GPUs: S10"
 LADDERS = (
-    _ladder("J1", "sentiment", "8, 43, 212, 319, 1,015 sentences/s on one GPU, 3,451 on 4 GPUs, 12,545 on 16"),
-    _ladder("J2", "dcgan", "a timeline per step; copies that hide behind kernels save 60 ms"),
-    _ladder("J3", "gpt2", "438.9 tokens/s on 16 GPUs"),
+    _ladder("J1", "sentiment", "8, 43, 212, 319, 1,015 sentences/s on one GPU, 3,451 on 4 GPUs, 12,545 on 16", SCALED),
+    _ladder("J2", "dcgan", "a timeline per step; copies that hide behind kernels save 60 ms", f"{SCALED} and S9"),
+    _ladder("J3", "gpt2", "438.9 tokens/s on 16 GPUs", f"{SCALED}; streams: S7"),
     _ladder("J4", "convolve", "2.78 x with threads and SIMD, 837 x on a GPU"),
     Experiment("J5", "matmul: every rung",
                ("tilewright ladder matmul --save", "tilewright ladder matmul --device cuda --save"),
@@ -151,7 +170,7 @@ TABLES = (
                ("tilewright ladder matmul --save", "tilewright ladder matmul --device cuda --save"),
                "../learn/matmul.md#memory-traffic-counted", _of("matmul")),
     Experiment("T4", "registers, shared memory and occupancy, vector width and register block",
-               ("tilewright show matmul --save",),
+               ("tilewright show matmul --save", "the same for any other operation"),
                {op: f"{op}.md#compiled-kernels" for op in operations()}, lambda row: False),
     Experiment("T5", "page-locked memory, overlapped copies and CUDA graphs, each switched off and on",
                ("tilewright ladder --job dcgan --device cuda --save",), STEPS_OF_IMAGES,

@@ -7,14 +7,16 @@ from pathlib import Path
 from tilewright.bench.job_ladders import job_of
 from tilewright.bench.report.figures import steps_figure
 from tilewright.bench.report.svg import standalone
-from tilewright.bench.report.tables import Table, device_of, groups, noise_notes, origin, three, times
+from tilewright.bench.report.tables import Table, device_of, groups, origin, row_notes, three, times
 from tilewright.bench.results import JOB_LADDER, Row, read, save_here, write_text
 
 MEASURED = (
     "`tilewright ladder --job JOB` runs a whole job step by step, from a naive program to today's: in one process, on "
-    "the same input, through the same functions as every job. Rates are medians. Every result is compared with float64 "
-    "and with the output of the last step before it is timed. A slow step runs on fewer records; the column check says "
-    "so. The factor is the rate over that of the step before."
+    "the same input, through the same functions as every job. The steps run one after the other. Rates are medians of "
+    "5 rounds, or of 3 if a round takes longer than 0.3 s; a very slow step is timed once. Every result is compared "
+    "with float64 and with the output of the last step before it is timed. 8-bit pixels must be those of float32 "
+    "images, byte by byte. A slow step runs on fewer records; the column check says so. The factor is the rate over "
+    "that of the step before."
 )
 
 
@@ -52,7 +54,7 @@ def job_table(rows: list[Row]) -> Table:
     whole = (rows[-1].rows / rows[-1].median_s) / (rows[0].rows / rows[0].median_s)
     note = f"From the first step to the last: {times(whole)} x."
     return Table(f"{rows[0].size}, {rows[0].dtype}; {origin(rows)}", header, tuple(lines), 2,
-                 (note, *noise_notes(rows)))  # fmt: skip
+                 (note, *row_notes(rows)))  # fmt: skip
 
 
 def published_table(name: str) -> Table | None:

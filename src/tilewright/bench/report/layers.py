@@ -1,6 +1,6 @@
 """Layer x rung: how fast each rung of an operation computes each layer of a model, and which one wins it."""
 
-from tilewright.bench.report.tables import Table, default_row, device_of, groups, noise_notes, origin, rate, three
+from tilewright.bench.report.tables import Table, default_row, device_of, groups, origin, rate, row_notes, three
 from tilewright.bench.results import PEER, Row
 from tilewright.ops.core.ladder import Ladder
 
@@ -38,4 +38,4 @@ def _table(rows: list[Row], layers: dict[str, list[Row]], ladder: Ladder) -> Tab
         lines.append((name, *(row.rung if row else "" for row in found)))
     first = rows[0]
     caption = f"{first.op}, {first.dtype}, {device_of(first.threads)}: {rate(first)[1]} of each layer; {origin(rows)}"
-    return Table(caption, ("rung", *layers), tuple(lines), 1, tuple(noise_notes(rows)))
+    return Table(caption, ("rung", *layers), tuple(lines), 1, tuple(row_notes(rows)))

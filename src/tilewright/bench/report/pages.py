@@ -31,8 +31,10 @@ MARK = "<!-- Written by `tilewright report` from results/*/*.csv: changes made h
 METHOD = (
     "Every kernel is measured in one process with its peer. Calls are interleaved in random order, and each starts "
     "with empty caches. Figures are medians, with the 10th and 90th percentile where a spread is given. A kernel is "
-    "timed only after its result passed the check against float64. Roofs are measured on the same machine: the copy "
-    "bandwidth of large arrays, and the rate of multiply-adds on registers."
+    "timed only after its result passed the check against float64; on a GPU the first rows of a result are compared. "
+    "Roofs are measured on the same machine: the copy bandwidth of large arrays, and the rate of multiply-adds on "
+    "registers. In tf32 and 16 bits on a GPU it is the rate of cuBLAS on large products. Whole jobs run with warm "
+    "caches; volumes, and images on a GPU, do not."
 )
 
 READING = {
@@ -43,6 +45,8 @@ READING = {
     "check": "the result's error against the reference, found before the timing",
     "one-off": "time that is spent once, before the first call: preparing weights, building tables",
     "device": "the number of CPU threads, or GPU",
+    "tilewright is x times as fast": "the ratio of two rates, the median over rounds. In tilewright's own rows the "
+    'other rate is that of the fastest peer, named under "compared with". In a peer\'s row it is that of this peer',
 }
 
 
@@ -59,8 +63,10 @@ JOBS = {
     "sentiment": Job(
         "Sentiment",
         "The course's TextCNN on real sentences: vocabulary 21,635, width 4,096, 1,024 filters of each kernel size, "
-        'random weights. "table inside" computes the token table within the run; "table exists" is every later run, '
-        "which reads it from disk (`--keep-table`). PyTorch runs at its fastest batch in the same process.",
+        'random weights. "table inside" computes the token table within the run; on a CPU this is a single run. '
+        '"table exists" has the table in memory, as later runs have after they have read it from disk '
+        "(`--keep-table`). Reading it is not timed. PyTorch runs at its fastest batch in the same process, on the "
+        "first 256 sentences (4,096 on a GPU).",
         {"sentiment": "End to end", "sentiment_profile": "Where the time goes"},
     ),
     "gpt2": Job(
@@ -68,7 +74,7 @@ JOBS = {
         "GPT-2 124M with random weights: prompts of 16 tokens with 8 new ones, a batch with 128 new tokens per prompt "
         '(64 prompts on a CPU, 1,024 on a GPU), and one prompt with 64. "as given" computes equal prompts once. A '
         "prefix that prompts share is computed once in every case. Peers run at their fastest batch, interleaved with "
-        "tilewright.",
+        "tilewright. On a CPU they get the first 256 prompts of the 8-token workload.",
         {
             "gpt2": "End to end",
             "gpt2_profile": "Where the time goes",
@@ -78,7 +84,8 @@ JOBS = {
     "embed": Job(
         "Embeddings",
         "Encoders of the sizes of all-MiniLM-L6, DistilBERT and BERT with random weights. The token ids are random, "
-        "and lengths are like those of movie reviews, 28 tokens on average. Peers get the texts in sorted batches.",
+        "and lengths are like those of movie reviews, 28 tokens on average. Peers get the texts sorted by length, "
+        "in batches of 32, the default of sentence-transformers; on a GPU also of 512.",
         {"embed": "End to end"},
     ),
     "score": Job(
@@ -89,13 +96,14 @@ JOBS = {
     ),
     "dcgan": Job(
         "Images",
-        "The course's DCGAN generator (64 x 64 pixels, random weights). PyTorch runs in both memory layouts at its "
-        "fastest batch.",
+        "The course's DCGAN generator (64 x 64 pixels, random weights). On a CPU the peers are PyTorch in both memory "
+        "layouts, and OpenVINO, each with its fastest batch. On a GPU PyTorch runs as CUDA graphs of 1,024 images.",
         {"dcgan": "End to end", "dcgan_profile": "Where the time goes"},
     ),
     "volumes": Job(
         "Volumes",
-        "Filters on whole volumes, beside scipy.ndimage and PyTorch on a CPU, CuPy and cuDNN on a GPU.",
+        "Filters on whole volumes, beside SciPy, PyTorch, Halide and OpenCV on a CPU, CuPy and cuDNN on a GPU. On a "
+        "CPU only PyTorch allocates its result in each call.",
         {"volumes": "End to end", "volumes_profile": "Where the time goes"},
     ),
     "scaling": Job(
@@ -110,7 +118,8 @@ JOBS = {
 
 SWEPT = (
     "`tilewright sweep` times kernels of an operation, or a whole job, at each value of one or two parameters. Every "
-    "point is checked before it is timed. All points of one size are interleaved. Times are medians. The best point is "
+    "point is checked before it is timed. All points of one size are interleaved. Times are medians; a point over "
+    "workers runs once, in processes of its own. The best point is "
     "the smallest value within 2 % of the fastest one. In a figure a ring marks the best point of a curve, a vertical "
     "line its 10th and 90th percentile, a cross a value that cannot run."
 )

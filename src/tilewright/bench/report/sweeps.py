@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.bench.report.svg import LogAxis, figure, line, short, standalone, text, wrapped
-from tilewright.bench.report.tables import Table, case_of, device_of, groups, noise_notes, origin, three
+from tilewright.bench.report.tables import Table, case_of, device_of, groups, origin, row_notes, three
 from tilewright.bench.results import WORKERS, Row, read, save_here, write_text
 from tilewright.bench.sweep import OTHER_BITS, PREFIX, THREADS
 from tilewright.bench.sweep_kinds import JOBS
@@ -20,6 +20,8 @@ CROSS = "\N{MULTIPLICATION SIGN}"  # a refused point
 PLATEAU = 1.02  # times the fastest median: smaller medians count as equal, because rounds differ by as much
 PUBLISHED = {  # (operation or job, parameters) -> what a report of the course says
     ("conv3d", "threads"): "the best number of threads is near the number of cores",
+    ("matmul", "tile"): "unrolling makes no difference",
+    ("matmul", "tile-wpt"): "a work per thread of 8 is best",
     ("gpt2", "batch"): "a batch of 800 prompts is best",
     ("sentiment", "batch"): "a batch of 64 sentences is best",
     ("dcgan", "images-workers"): "a second GPU pays from 200 images on, four pay from 1,000",
@@ -99,7 +101,7 @@ def sweep_table(rows: list[Row]) -> Table:
         mark = "best" if any(row is one for one in best) else ""
         lines.append((row.rung, case_of(row), *row.setting.values(), *where, *cells, mark, row.check))
     caption = f"{title(rows)}; {origin(rows)}."
-    return Table(caption, header, tuple(lines), 2, (*remarks(rows), *noise_notes(rows)))
+    return Table(caption, header, tuple(lines), 2, (*remarks(rows), *row_notes(rows)))
 
 
 def matrix_table(rows: list[Row]) -> Table | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tilewright.bench.libraries import versions_note
 from tilewright.bench.noise import reasons
 from tilewright.bench.report.laws import curves, law_sentences
 from tilewright.bench.results import PEER, SLOW, Row
@@ -207,10 +208,11 @@ def _above(rows: list[Row]) -> list[str]:
     return [f"Above the roof: {', '.join(names)}. {WHY_ABOVE}"] if names else []
 
 
-def noise_notes(rows: list[Row]) -> Iterator[str]:
-    """Why the times are unreliable, if they are."""
+def row_notes(rows: list[Row]) -> Iterator[str]:
+    """Why the times are unreliable, if they are; the versions of the peers, if there are some."""
     if why := reasons(rows):
         yield f"Noisy: {why}."
+    yield from versions_note(row.library for row in rows)
 
 
 def _on_a_gpu(rung: str) -> bool:
@@ -238,7 +240,7 @@ def _ladder_table(rows: list[Row], ladder: Ladder) -> Table:
     notes += _above(rows)
     first = rows[0]
     caption = f"{case_of(first)}, {first.dtype}; {origin(rows)}"
-    return Table(caption, tuple(header), tuple(lines), 2, (*notes, *noise_notes(rows)))
+    return Table(caption, tuple(header), tuple(lines), 2, (*notes, *row_notes(rows)))
 
 
 def size_of(row: Row) -> str:
@@ -293,7 +295,7 @@ def _sizes_table(shown: list[Row], every: dict[tuple[str, str], Row]) -> Table:
     times_ms = ("median, ms", "10th to 90th percentile, ms")
     header = ("case", "size", "rung", unit, "of the roof, %", *times_ms, "peer", "speed-up over the peer")
     caption = f"{first.op}, {first.dtype}, {device_of(first.threads)}; {origin(shown)}"
-    return Table(caption, header, tuple(lines), 3, (*_above(shown), *noise_notes(shown)))
+    return Table(caption, header, tuple(lines), 3, (*_above(shown), *row_notes(shown)))
 
 
 def bench_tables(rows: list[Row]) -> list[Table]:
@@ -301,7 +303,7 @@ def bench_tables(rows: list[Row]) -> list[Table]:
     tables = []
     for (_, op, _), some in groups(rows, lambda row: (row.machine, row.op, row.origin)).items():
         own = TEXT_TABLES.get(op, _job_tables)(some)
-        own[-1] = replace(own[-1], notes=(*own[-1].notes, *noise_notes(some)))
+        own[-1] = replace(own[-1], notes=(*own[-1].notes, *row_notes(some)))
         tables += own
     told = [{note for table in tables[i + 1 :] for note in table.notes} for i in range(len(tables))]
     return [

@@ -1,9 +1,9 @@
 """Convolution of volumes, compared with scipy.ndimage, PyTorch, Halide and OpenCV, and with the limit of each case. The
 limit is the longer of two measured times: the case's multiply-adds alone, or a copy of its bytes.
 
-The cases are the sizes of `bench/sizes/conv3d.py`. On the CPU every library writes to memory that it has written to
-before. Otherwise page faults would take the same time for every library, and more than the convolution. On a GPU the
-peers are CuPy and cuDNN, and the L2 cache is cold before each call.
+The cases are the sizes of `bench/sizes/conv3d.py`. On the CPU every library but PyTorch writes to memory that it has
+written to before. Otherwise page faults would take longer than the convolution. PyTorch's function always allocates its
+result. On a GPU the peers are CuPy and cuDNN, and the L2 cache is cold before each call.
 """
 
 from __future__ import annotations

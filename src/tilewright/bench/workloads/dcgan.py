@@ -1,5 +1,5 @@
-"""The whole job of drawing images, compared with PyTorch: the course's DCGAN generator at full size, with random
-weights.
+"""The whole job of drawing images, compared with PyTorch and OpenVINO: the course's DCGAN generator at full size, with
+random weights.
 
 On a GPU the images stay in its memory, as PyTorch's do. Another row measures images that are copied to the host as
 8-bit pixels. Further rows give tilewright's time for each layer.
@@ -33,6 +33,7 @@ CHECKED = 8  # images that are checked against float64 before anything is timed
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2, "bfloat16": 0.1}  # absolute error; values are from -1 to 1
 IMAGES = {"cpu": 960, "cuda": 1 << 16}  # per round: half a second on 2 cores, 60 ms on an H200
 ROUNDS = {"cpu": 3, "cuda": RUNS}
+PEERS = {"cpu": ("torch", "openvino"), "cuda": ("torch",)}  # by device
 OURS = "tilewright"
 Say = Callable[[str], None]
 
@@ -54,17 +55,19 @@ def random_weights(config: DCGANConfig, seed: int) -> dict[str, Any]:
 
 
 def bench(
-    count: int, *, dtype: str, device: str = "cpu", against: tuple[str, ...] = ("torch",), rounds: int = RUNS, say: Say
+    count: int, *, dtype: str, device: str = "cpu", against: tuple[str, ...] | None = None, rounds: int = RUNS, say: Say
 ) -> Iterator[list[Row]]:
     """Yield the rows of `count` images on `thread_count()` threads, or of whole batches on the GPU. Then yield the rows
     of the layers.
 
-    CHECKED images are checked before anything is timed. If the peer is not installed, a line says so. Raises
-    InternalError if the check fails, if two runs differ, or on a GPU if an image's bits depend on its batch. Raises
-    ResourceError if the GPU is missing, UsageError for an unknown peer or dtype.
+    against: names of PEERS; None: all of the device. CHECKED images are checked before anything is timed. If a peer is
+    not installed, a line says so. Raises InternalError if the check fails, if two runs differ, or on a GPU if an
+    image's bits depend on its batch. Raises ResourceError if the GPU is missing, UsageError for an unknown peer or
+    dtype.
     """
-    if unknown := set(against) - {"torch"}:
-        raise UsageError(f"no peer is called {', '.join(sorted(unknown))}; the only peer is torch")
+    peers = PEERS[device] if against is None else against
+    if unknown := set(peers) - set(PEERS[device]):
+        raise UsageError(f"no peer is called {', '.join(sorted(unknown))}; {', '.join(PEERS[device])} can be named")
     if dtype not in TOLERANCE:
         raise UsageError(f"dtype is {dtype!r}; {', '.join(TOLERANCE)} are measured")
     clock = _clock(device)
@@ -81,10 +84,10 @@ def bench(
         again = np.empty_like(images)
         label = f"groups of {model.batch}"
         engines = [Engine(OURS, lambda: model.generate(z, out=again), count, once_s, label)]
-        engines += cpu_engines(config, weights, z, dtype, say) if against else ()
+        engines += cpu_engines(config, weights, z, dtype, peers, say)
     else:
         engines = [_on_gpu(model, count, once_s)]
-        engines += gpu_engines(config, weights, dtype, count, say) if against else ()
+        engines += gpu_engines(config, weights, dtype, count, say) if peers else ()
     same = SameResults({OURS: images})
     timings = interleave(
         {engine.name: engine.run for engine in engines},

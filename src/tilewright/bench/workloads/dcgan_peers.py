@@ -45,8 +45,13 @@ class Engine:
         return self.name.startswith(("PyTorch", "OpenVINO"))
 
 
-def cpu_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, say: Say) -> Iterator[Engine]:
-    """PyTorch in each memory layout, and OpenVINO, each with its fastest batch. A line names what is not installed."""
+def cpu_engines(
+    config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, against: tuple[str, ...], say: Say
+) -> Iterator[Engine]:
+    """PyTorch in each memory layout, and OpenVINO, each with its fastest batch, if `against` names them: "torch",
+    "openvino". A line names what is not installed."""
+    if not against:
+        return
     try:
         import torch
     except ModuleNotFoundError as missing:
@@ -54,11 +59,13 @@ def cpu_engines(config: DCGANConfig, weights: dict, z: np.ndarray, dtype: str, s
         return
     torch.set_num_threads(thread_count())
     inputs = torch.from_numpy(z)
-    for layout in LAYOUTS:
+    for layout in LAYOUTS if "torch" in against else ():
         start = time.perf_counter()
         draw = torch_generator(config, weights, dtype, "cpu", layout)
         name = "PyTorch" if layout == "contiguous_format" else "PyTorch, channels last"
         yield _fastest(name, draw, inputs, start)
+    if "openvino" not in against:
+        return
     if not find_spec("openvino"):
         say("OpenVINO: unavailable - pip install openvino")
         return
@@ -178,13 +185,13 @@ def torch_generator(config: DCGANConfig, weights: dict, kind: str, device: str, 
 
     @torch.no_grad()
     def draw(z):
-        x = linear(z.to(number), matrix, bias).relu()
+        x = linear(z.to(number), matrix, bias).relu_()
         x = x.view(-1, config.size, config.size, config.channels).permute(0, 3, 1, 2).contiguous(memory_format=form)
         for i, ((kernel, term), (before, after), stride) in enumerate(zip(layers, crops, strides, strict=True)):
             less, more = max(before - after, 0), max(after - before, 0)
             x = conv_transpose2d(x, kernel, term, stride=stride, padding=before, output_padding=less)
             x = x[:, :, : x.shape[2] - more, : x.shape[3] - more] if more else x
-            x = x.relu() if i < len(layers) - 1 else x.tanh()
+            x = x.relu_() if i < len(layers) - 1 else x.tanh()
         x = x.permute(0, 2, 3, 1).float()
         return x.flip(1, 2) if mirrored else x
 

@@ -187,7 +187,7 @@ def _rows(setting: Setting, timings: dict[str, Timing], ours: dict[str, Any]) ->
     for name, timing in timings.items():
         rest: dict[str, Any] = {"check": PEER}
         if name == "tilewright":
-            ratio = timings[fastest].median_s / timing.median_s if fastest else None
+            ratio = timing.times_faster_than(timings[fastest]) if fastest else None
             rest = {"peer": fastest, "peer_ratio": ratio, **ours}
         rate: dict[str, Any] = {"gflops": flops / timing.median_s / 1e9}
         if setting.device != "cpu":  # the weights are read once for many texts, so operations are the limit

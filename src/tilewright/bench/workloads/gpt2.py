@@ -257,11 +257,8 @@ def _measured(setting: Setting, workload: Workload, engines: list[Engine], passe
     batches = {name: len(workload.theirs) if peer.whole else best_batch(peer, workload) for name, peer in peers.items()}
     calls = {name: _call(our, prompts, workload) for name, prompts in workload.ours.items()}
     calls |= {name: _call(peer, workload.theirs, workload, batches[name]) for name, peer in peers.items()}
-    if setting.device != "cpu":  # allocate buffers, capture graphs; the other peers did it in best_batch
-        for name in [*workload.ours, *(peer.name for peer in peers.values() if peer.whole)]:
-            calls[name]()
     check = SameResults(may_differ=peers)  # other libraries do not promise equal results
-    timings = interleave(calls, CLOCK, runs=setting.rounds, warm_up=0, check=check)
+    timings = interleave(calls, CLOCK, runs=setting.rounds, check=check)  # a first call allocates, captures, compiles
     answers, restless = check.first, check.changed if workload.top_k == 1 else ()  # sampled tokens may differ
     if workload.top_k == 1 and our.dtype == "float32":
         compare(setting, workload, answers, list(peers))
@@ -300,13 +297,14 @@ def _spread(ratio: Timing, *, upside_down: bool) -> str:
 
 
 def best_batch(peer: Engine, workload: Workload) -> int:
-    """The batch with which a peer is fastest, measured on a small part of the work."""
+    """The batch with which a peer is fastest, measured on a small part of the work. The first call with each batch,
+    in which a library may compile, is not timed."""
     choices = [batch for batch in workload.batches if batch <= len(workload.theirs)] or [len(workload.theirs)]
     if len(choices) == 1:
         return choices[0]
     tokens = min(workload.tokens, 16)
     calls = {str(n): partial(peer.generate, workload.theirs[:n], tokens, n, workload.top_k) for n in choices}
-    timings = interleave(calls, CLOCK, runs=1, warm_up=0)
+    timings = interleave(calls, CLOCK, runs=1)
     return max(choices, key=lambda n: n / timings[str(n)].median_s)
 
 

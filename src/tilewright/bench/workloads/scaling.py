@@ -1,7 +1,8 @@
 """The same job by 1, 2, 4 ... workers. The rows say how much faster more workers are, and the bytes must be the same.
 
 Every run executes the command line in a process of its own, as a user does. The times of its shards are read from its
-trace. On a CPU every worker gets the same number of cores, so that two workers have twice the cores of one.
+trace. On a CPU every worker gets the same number of cores, so that two workers have twice the cores of one. Each
+number of workers is run once.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ TINY = {  # options of `tilewright init` by model, for tests
 WARM = 1024  # records of the run that warms up on a CPU and is not measured
 BLOCK = 1 << 20  # rows of an input that are generated at a time
 SECONDS = 600  # after which a run is stopped
+SAME = "same bytes, SHA-256 "  # how a row's check begins; the first digits of its output's digest follow
+DIGITS = 16  # of a digest: enough to tell outputs of one job apart
 Say = Callable[[str], None]
 
 
@@ -81,6 +84,11 @@ class Run:
     hosts: int = 1
     devices: int = 1
 
+    @property
+    def check(self) -> str:
+        """The row's `check`: all numbers of workers have written these bytes."""
+        return SAME + self.digest[:DIGITS]
+
 
 def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
     """Rows of one of JOBS with `count` records: one row per number of workers.
@@ -112,6 +120,7 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
                 runs=1,
                 versus_below=faster,
                 one_off_s=run.whole - run.seconds,
+                check=run.check,
                 label=str(workers),
                 point=f"workers={workers}, hosts={run.hosts}, devices={run.devices}",
             )

@@ -2,9 +2,9 @@
 and real sentences.
 
 tilewright is timed twice: once with the token table built during the run, and once with the table in memory, as in a
-run that loads a saved table. PyTorch runs the usual network with its fastest batch. On a CPU it has tilewright's dtype.
-On a GPU it runs in float32 through cuDNN and cuBLAS, without tf32, and compiled in bfloat16. A time is from NumPy ids
-to NumPy logits.
+run that has loaded a saved table. On a CPU the first is a single run, which alternates with no peer. PyTorch runs the
+usual network with its fastest batch. On a CPU it has tilewright's dtype. On a GPU it runs in float32 through cuDNN and
+cuBLAS, without tf32, and compiled in bfloat16. A time is from NumPy ids to NumPy logits.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Peer:
-    """A library's call for `sentences` sentences."""
+    """A library's call for `sentences` sentences, `batch` at a time."""
 
     name: str
     dtype: str
     run: Callable[[], object]
     sentences: int
+    batch: int
 
 
 def reference_logits(config: TextCNNConfig, weights: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
@@ -144,27 +145,25 @@ def _timed(model: TextCNN, ids: np.ndarray, logits: np.ndarray, first: Timing, p
 def _rows(
     total: int, timings: dict[str, Timing], peers: list[Peer], common: dict[str, Any], ours: dict[str, Any]
 ) -> Iterator[Row]:
-    """common: columns of all rows. ours: columns of tilewright's rows, which also name the fastest peer."""
+    """common: columns of all rows. ours: columns of tilewright's rows. These also name the fastest peer in their dtype,
+    as in the other workloads, or of all peers if none has it."""
     of_peer = {peer.name: peer for peer in peers}
-    rates = {
-        name: (of_peer[name].sentences if name in of_peer else total) / timing.median_s
-        for name, timing in timings.items()
-    }
-    beside = max(of_peer, key=rates.__getitem__, default=None)  # the fastest
+    counts = {name: of_peer[name].sentences if name in of_peer else total for name in timings}
+    each = {name: timing.scaled(1 / counts[name]) for name, timing in timings.items()}  # seconds per sentence
+    same = [peer.name for peer in peers if peer.dtype == common["dtype"]]
+    beside = min(same or [*of_peer], key=lambda name: each[name].median_s, default=None)
     for name, timing in timings.items():
-        peer = of_peer.get(name)
-        if peer:
-            rest: dict[str, Any] = {"rows": peer.sentences, "check": PEER, "dtype": peer.dtype}
-        else:
-            rest = {
-                "rows": total,
-                "peer": beside,
-                "peer_ratio": rates[name] / rates[beside] if beside else None,
-                **ours,
-            }
+        rest: dict[str, Any] = {"peer": beside, **ours}
+        if peer := of_peer.get(name):
+            rest = {"check": PEER, "dtype": peer.dtype}
+        elif beside and len(timing.rounds) == len(each[beside].rounds):
+            rest["peer_ratio"] = each[name].times_faster_than(each[beside])
+        elif beside:  # the one run that built a CPU's table alternated with none of the peer's
+            rest["peer_ratio"] = each[beside].median_s / each[name].median_s
+        rate = f"{1 / each[name].median_s:,.1f} sentences/s"
         yield Row(
-            op="sentiment", rung=name, size=f"{total} sentences", label=f"{rates[name]:,.1f} sentences/s",
-            **(common | timing.columns() | rest),
+            op="sentiment", rung=name, size=f"{total} sentences", rows=counts[name],
+            label=f"{rate}; batch {peer.batch}" if peer else rate, **(common | timing.columns() | rest),
         )  # fmt: skip
 
 
@@ -219,7 +218,7 @@ def torch_network(
     def network(batch):
         x = torch.nn.functional.embedding(batch, w["embedding.weight"])
         convolved = [convolve(x) for convolve in convolutions]
-        x = torch.cat([y.relu().amax(2) for y in convolved], dim=1)
+        x = torch.cat([y.relu_().amax(2) for y in convolved], dim=1)
         for i in layers:
             x = torch.nn.functional.linear(x, w[f"linears.{i}.weight"], w[f"linears.{i}.bias"])
             x = x.relu() if i < layers[-1] else x
@@ -252,4 +251,4 @@ def _fastest(name: str, kind: str, run: Callable[[np.ndarray], object], ids: np.
         for first in range(0, whole, fastest):
             run(tokens[first : first + fastest])
 
-    return Peer(name, kind, batches, whole)
+    return Peer(name, kind, batches, whole, fastest)

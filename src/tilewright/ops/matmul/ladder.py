@@ -12,6 +12,8 @@ LIMB_DEPTH = 768  # K from which limbs are used; they hold the float32 bound fro
 TILE_LIMB_DEPTH = 192  # on a GPU, where a short K gets a fourth limb product: the bound holds from 164 on
 NARROW = 16  # columns whose sums of four rows one thread holds in registers
 COLUMNS = 65535 * 8  # a grid has at most 65,535 blocks side by side, and the smallest block has 8 columns
+SHAPE = {"block_rows": 16, "block_columns": 16}  # the shape of a block with one thread per element
+SHAPES = dict.fromkeys(SHAPE, (8, 16, 32))  # what a sweep tries: square, tall and wide blocks
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 # Constants of the bounds. Matrix units truncate where they add: on an H200 sums of one sign were off by 1.7 units of
@@ -66,13 +68,13 @@ ladder = Ladder(
          memory="gemm.memory:limbs"),
     Rung("simt.memory", needs=SIMT,
          idea="one thread per element of out; its sum is kept in device memory",
-         kernel="matmul.simt.launch:multiply", options={"kernel": "memory"}),
+         kernel="matmul.simt.launch:multiply", options={"kernel": "memory", **SHAPE}, swept=SHAPES),
     Rung("simt.register", after="simt.memory", needs=SIMT,
          idea="the sum stays in a register until it is complete",
-         kernel="matmul.simt.launch:multiply", options={"kernel": "register"}),
+         kernel="matmul.simt.launch:multiply", options={"kernel": "register", **SHAPE}, swept=SHAPES),
     Rung("simt.coalesced", after="simt.register", needs=SIMT,
          idea="the threads of a warp lie along a row of out and read adjacent elements",
-         kernel="matmul.simt.launch:multiply", options={"kernel": "coalesced"}),
+         kernel="matmul.simt.launch:multiply", options={"kernel": "coalesced", **SHAPE}, swept=SHAPES),
     Rung("simt.shared", after="simt.coalesced", needs=SIMT,
          idea="a block keeps one tile of each operand in shared memory",
          kernel="matmul.simt.launch:multiply_tiles", options={"kernel": "shared", "tile": 32},
@@ -91,7 +93,7 @@ ladder = Ladder(
          swept={"T": (8, 16, 32), "V": (2, 4, 8)}),
     Rung("simt.outer", after="simt.strip", needs=SIMT,
          idea="one thread per 8 x 8 elements, sums of outer products; a's tile is transposed",
-         kernel="matmul.simt.launch:multiply", options={"kernel": "outer"}),
+         kernel="matmul.simt.launch:multiply_outer"),
     Rung("simt.vectors", after="simt.outer", needs=SIMT,
          idea="16 bytes per load, from padded operands; one thread per 8 x 16 elements",
          kernel="matmul.simt.launch:multiply_padded", options={"kernel": "vectors"},

@@ -6,14 +6,9 @@ from tilewright.ops.core.gpu.simt import launch
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.matmul.simt import blocks, naive, narrow, shared, warps
 
-SQUARE = (naive.THREADS, naive.THREADS)
-# name -> (kernel for an activation, threads per block, rows and columns of out per block)
-KERNELS = {
-    "memory": (naive.memory, SQUARE, SQUARE),
-    "register": (naive.register, SQUARE, SQUARE),
-    "coalesced": (naive.coalesced, SQUARE, SQUARE),
-    "outer": (blocks.outer, (64,), (blocks.TILE, blocks.TILE)),
-}
+# One thread per element, for an activation. In ALONG_COLUMNS the threads of a warp run along a column of out.
+ELEMENTS = {"memory": naive.memory, "register": naive.register, "coalesced": naive.coalesced}
+ALONG_COLUMNS = ("memory", "register")
 TILED = {"shared": shared.shared, "unrolled": shared.unrolled}  # kernels for an activation and a tile
 WORD = 4  # bytes of a float32
 BLOCKS_ACROSS = 65535  # the maximum of a grid in its second dimension
@@ -41,15 +36,27 @@ def multiply_narrow(rows: Rows, weights: Packed, out, epilogue: Epilogue) -> Non
     launch(create, -(-len(out) // narrow.TILE), narrow.THREADS, arrays)
 
 
-def multiply(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: str) -> None:
+def multiply(
+    rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: str, block_rows: int, block_columns: int
+) -> None:
     """out (M, N) = activation(rows @ weights + residual + bias); contiguous float32 tensors on one device.
 
-    kernel: a key of KERNELS. "memory" keeps its sums in out, which then must not be the residual.
+    One thread per element. kernel: a key of ELEMENTS. "memory" keeps its sums in out, which then must not be the
+    residual. block_rows, block_columns: rows and columns of out per block, so also of its threads. They change no bits.
+    Raises Refused if so many threads do not fit in a block, or if out needs too many blocks across.
     """
-    create, threads, tile = KERNELS[kernel]
+    check_block({"block_rows": block_rows, "block_columns": block_columns}, threads=block_rows * block_columns)
     if kernel == "memory" and epilogue.residual.data_ptr() == out.data_ptr():
         epilogue = Epilogue(epilogue.bias, epilogue.residual.clone(), epilogue.activation)
-    _start(create(epilogue.activation), threads, tile, _operands(rows, weights, out, epilogue))
+    tile = block_rows, block_columns
+    threads = tile if kernel in ALONG_COLUMNS else tile[::-1]  # the first axis is the one along which a warp runs
+    _start(ELEMENTS[kernel](epilogue.activation), threads, tile, _operands(rows, weights, out, epilogue))
+
+
+def multiply_outer(rows: Rows, weights: Packed, out, epilogue: Epilogue) -> None:
+    """As `multiply`, by `blocks.outer`."""
+    tile = blocks.TILE, blocks.TILE
+    _start(blocks.outer(epilogue.activation), (64,), tile, _operands(rows, weights, out, epilogue))
 
 
 def multiply_tiles(rows: Rows, weights: Packed, out, epilogue: Epilogue, *, kernel: str, tile: int) -> None:

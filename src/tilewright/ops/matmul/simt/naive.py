@@ -1,7 +1,8 @@
 """out = activation(a @ b + residual + bias) with one thread per element of out.
 
 The sum is kept in memory, then in a register; then the threads of a warp read adjacent elements. The limit is memory
-traffic: each thread reads a row of a and a column of b, with no reuse but the caches'.
+traffic: each thread reads a row of a and a column of b, with no reuse but the caches'. The shape of a block is an
+argument of the launch, so all shapes run the same machine code.
 """
 
 from functools import cache
@@ -10,8 +11,6 @@ from numba import cuda, float32
 
 from tilewright.ops.core.gpu.simt import kernel
 from tilewright.ops.gemm.simt.epilogue import finish_for
-
-THREADS = 16  # rows and columns of threads: 256 per block
 
 
 @cache
@@ -66,8 +65,8 @@ def coalesced(activation: str | None):
 
     @kernel
     def multiply(a, b, out, bias, residual):
-        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.y
-        j = cuda.blockIdx.y * THREADS + cuda.threadIdx.x
+        i = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
+        j = cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x
         if i < out.shape[0] and j < out.shape[1]:
             total = float32(0)
             for p in range(a.shape[1]):

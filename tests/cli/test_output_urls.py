@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from gpt2_models import save
+from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.stores.remote import Remote
+from tilewright.runtime.stores.stage import staged
 
 try:
     import obstore
@@ -191,6 +193,13 @@ def test_images_and_volumes_by_url(run, store, volume, given, name, monkeypatch)
     assert code == 0 and objects(store, bare) == whole, errors
     assert not objects(store, f"{bare}.job").keys() & {*placed} and os.listdir("copies/jobs") == []
     assert run("verify", url)[1] == run("verify", name)[1] and "Nothing to do" in run(*given, "-o", url)[1]
+    with staged(url) as output:
+        remote = Remote(url.rstrip("/"), output)
+        remote.manifest()
+        remote.pull()
+        with JobDirectory(output, make=True) as directory:
+            remote.publish(directory.record(0))
+    assert not objects(store, f"{bare}.job").keys() & {*placed}, "a late worker uploads nothing"
 
 
 def test_repeated_ids_by_url(run, store, there):

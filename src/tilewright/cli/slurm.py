@@ -56,7 +56,11 @@ class Options:
     ] = "srun"
     grace: Annotated[
         int,
-        Option(metavar="SECONDS", min=5, help="How long before the time limit Slurm tells the job to stop."),
+        Option(
+            metavar="SECONDS",
+            min=5,
+            help="How long the job may take to stop. Slurm tells it so long, and 15 s more, before the time limit.",
+        ),
     ] = 60
     script: Annotated[
         str | None, Option("--script", metavar="FILE", help="Write the script to FILE.", show_default="stdout")

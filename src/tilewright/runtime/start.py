@@ -152,7 +152,8 @@ def start(
         ):
             url, ours = url_of(job.output), replace(settings, since=since)
             if url:
-                done = run_at(url, task, job.output, engine, ours, watch, request_of(job))
+                compared = bool(getattr(job, "answers", None))
+                done = run_at(url, task, job.output, engine, ours, watch, request_of(job), reads_output=compared)
             elif engine.joinable:
                 done = run_within(task, job.output, Joinable(engine), ours, watch, request_of(job))
             else:

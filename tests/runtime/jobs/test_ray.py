@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +15,13 @@ import pytest
 import toy_jobs
 from tilewright.errors import InputError, InternalError, Interrupted, ResourceError, TilewrightError, UsageError
 from tilewright.runtime.engines import ray as module
+from tilewright.runtime.engines import ray_actor
 from tilewright.runtime.engines.ray import Ray, cores_each
-from tilewright.runtime.engines.schedule import KILLS, TRIES
+from tilewright.runtime.engines.schedule import KILLS, TRIES, Assignment
 from tilewright.runtime.jobs.run import run
 from tilewright.runtime.jobs.settings import Settings
+from tilewright.runtime.jobs.task import Place
+from tilewright.runtime.jobs.unchanged import AsBegun
 
 
 class RayError(Exception):
@@ -114,6 +119,37 @@ def test_a_job(place, cluster):
     assert report.facts == {"workers": 2, "replaced": 0} and len(cluster.started) == 2
     assert {worker for _, _, worker in place.begun()} == {0, 1}
     assert all(actor.killed for actor in cluster.started) and not cluster.state.on
+
+
+@dataclass
+class Overtaken(toy_jobs.Squares):
+    """Another process commits the shard while this one runs it: `call` does so."""
+
+    call: Callable[[], object] = lambda: None
+
+    def open(self, place):
+        return OvertakenWorker(self, place)
+
+
+class OvertakenWorker(toy_jobs.SquaresWorker):
+    """See Overtaken."""
+
+    def run(self, shard, out, beat):
+        self.task.call()
+        return super().run(shard, out, beat)
+
+
+def test_an_actor_that_ray_has_lost_replaces_no_shard(place, cluster):
+    """Its node was cut off from Ray, so another actor has run its shard. The job may have changed the shard since."""
+    run(place.task(), place.output, Ray(2))
+    part = Path(f"{place.output}.job/shards/00003.part")
+    content = part.read_bytes()
+    part.unlink()
+    task = Overtaken(place.input, call=lambda: part.write_bytes(content))
+    actor = ray_actor.Actor(ray_actor.Hire(task, place.output, Place(), None, 9, False, AsBegun()))
+    actor.open()
+    actor.run(Assignment(3))
+    assert part.read_bytes() == content
 
 
 @pytest.mark.parametrize("what", ["exit", "raise", "hang"])

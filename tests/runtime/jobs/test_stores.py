@@ -56,8 +56,8 @@ def test_a_store_keeps_its_conditions(keys):
     other = keys.put("a", b"3", match=found)
     assert other and keys.put("a", b"4", match=found) is None and keys.put("b", b"4", match=found) is None
     assert keys.get("a")[0] == b"3" and keys.get("b") is None and keys.stat("a").tag == other
-    assert keys.get("a", 1)[0] == b"3"
-    keys.delete(["a", "b"])
+    assert keys.put("c", b"123") and keys.get("c", 1)[0] == b"23"
+    keys.delete(["a", "b", "c"])
     assert keys.names() == {}
 
 

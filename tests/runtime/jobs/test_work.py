@@ -1,16 +1,24 @@
 """Workers that join a job: in a local directory, and in a store in memory."""
 
+import errno
 import os
 import subprocess
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 import toy_jobs
+from tilewright.errors import UsageError
+from tilewright.formats.records import RecordError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.engines.local import Local
 from tilewright.runtime.jobs.directory import JobDirectory
+from tilewright.runtime.jobs.durable import Draft, Folder
+from tilewright.runtime.jobs.merge import verify
+from tilewright.runtime.jobs.record import again_name
 from tilewright.runtime.jobs.run import run
+from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.task import Place, open_worker, run_shard
 from tilewright.runtime.stores import board as module
 from tilewright.runtime.stores.board import Board
@@ -83,6 +91,22 @@ def test_a_run_shares_its_shards_with_a_worker_that_joins(place, engine, monkeyp
     assert run(place.task(), place.output, Joinable(engine())).computed == 0
 
 
+def test_a_worker_has_left_before_the_run_looks(place):
+    """The run does not compute its shards again."""
+
+    class Short(Helper):
+        def join(self):
+            super().join()
+            self.board.__exit__(None, None, None)
+            self.keys.close()
+
+    helper = Short(place, takes=[7, 8], leaves=[])
+    report = run(place.task(), place.output, Joinable(Inline()), watch=toy_jobs.Seen(helper))
+    place.check()
+    assert (report.computed, report.facts["others"]) == (8, 2)
+    assert os.listdir(f"{place.output}.job/taken") == []
+
+
 def test_a_worker_keeps_a_shard_that_is_there(place):
     """A late one must not replace what the run has settled."""
     run(place.task(), place.output, Inline())
@@ -100,3 +124,67 @@ def test_a_worker_without_others_costs_nothing(place, monkeypatch):
     monkeypatch.setattr(FolderKeys, "__init__", None)
     run(place.task(), place.output, Joinable(Inline()))
     place.check()
+
+
+@dataclass
+class Moody(toy_jobs.Squares):
+    """Record 5 fails."""
+
+    def open(self, place):
+        return MoodyWorker(self, place)
+
+
+class MoodyWorker(toy_jobs.SquaresWorker):
+    """See Moody."""
+
+    def run(self, shard, out, beat):
+        return super().run(replace(shard, skip=((5, "bad"),)), out, beat)
+
+
+def test_a_late_worker_keeps_the_errors_of_a_shard_that_is_there(place):
+    """The run may have made a record with a repeated id an error since then."""
+    run(Moody(place.input), place.output, Inline())
+    with JobDirectory(place.output) as directory:
+        directory.joined = True
+        with directory.attempt(1) as out:
+            out.error(RecordError(5, "", "of the late worker"))
+            out.commit(4)
+    assert verify(place.output).intact
+
+
+def test_a_worker_that_ends_while_the_run_commits_a_shard_again(place):
+    """It leaves the file of errors, which the run renames after its commit."""
+    run(Moody(place.input), place.output, Inline())
+    with JobDirectory(place.output) as directory:
+        directory.errors.place(again_name(1), b"{}\n")
+        directory.joined = True
+        directory.clean()
+        assert again_name(1) in directory.errors
+        directory.joined = False
+        directory.clean()
+        assert again_name(1) not in directory.errors
+
+
+def test_a_worker_of_a_job_that_is_begun_anew(place):
+    """It would write what the earlier job computes into the output of the new one."""
+    run(place.task(), place.output, Inline())
+    with JobDirectory(place.output) as directory:
+        directory.joined = True
+        directory.attempt(3).__exit__(None, None, None)
+        run(replace(place.task(), seed=1), place.output, Inline(), Settings(restart=True))
+        with pytest.raises(UsageError, match="the job was begun anew or removed since this worker joined it"):
+            directory.attempt(3)
+
+
+def test_a_file_that_replaces_none_without_hard_links(place, monkeypatch):
+    def refused(*names, **folders):
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    folder = Folder(str(place.path))
+    for content in (b"first", b"second"):
+        with Draft(folder, "file") as draft:
+            draft.write(content)
+            draft.commit_unless_there()
+    assert Path(place.path, "file").read_bytes() == b"first" and place.temporary() == []
+    folder.close()

@@ -17,6 +17,7 @@ from tilewright.runtime.engines.worker import BEAT_SECONDS
 from tilewright.runtime.fingerprint import device_class
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
+from tilewright.runtime.jobs.record import part_name
 from tilewright.runtime.jobs.task import Place, Task, open_worker, run_shard
 from tilewright.runtime.jobs.unchanged import AsBegun
 from tilewright.runtime.jobs.workers import Tally
@@ -131,6 +132,8 @@ class Actor:
         ):
             self._fd = directory.logs.open(said_name(self._hire.serial), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             self._shard, directory.began = given.shard, self._began
+            # Ray may lose sight of this node, run the shard elsewhere, and the job may end before this actor does.
+            directory.joined = part_name(given.shard) not in directory.shards
             try:
                 shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
                 record = run_shard(self._worker, directory, shard, self, doubted=given.doubted)

@@ -90,7 +90,7 @@ class JobDirectory:
         self._manifest: Manifest | None = None
         self._index: LineIndex | None = None
         self.began = AsBegun()
-        self.joined = False  # True in a process that joined the job: it replaces no shard of other processes
+        self.joined = False  # True in a process that may outlive the run: it replaces no shard of other processes
 
     def _check_root(self) -> None:
         """Raises ResourceError if another user may have made the directory, or its files cannot be renamed to OUT."""
@@ -207,7 +207,7 @@ class JobDirectory:
         again, rename the shard's file of errors as the process would have."""
         for folder in (self.root, self.shards, self.errors):
             folder.clean()
-        for name in self.errors.names():
+        for name in () if self.joined else self.errors.names():  # the run may commit a shard again at this moment
             if name.endswith(AGAIN) and (number := name.removesuffix(AGAIN)).isdecimal():
                 record = self.record(int(number))
                 if record and self.errors.read(name, record.error_size + 1) == self.errors_of(record):
@@ -243,7 +243,12 @@ class JobDirectory:
         return Shard(number, cut, self._index, alone, skip)
 
     def attempt(self, number: int) -> Attempt:
-        """A new attempt at a shard: `with directory.attempt(42) as out: out.write(...); out.commit(...)`."""
+        """A new attempt at a shard: `with directory.attempt(42) as out: out.write(...); out.commit(...)`.
+
+        Raises UsageError in a process that joined the job, if the manifest has changed since then.
+        """
+        if self.joined and self.root.read(MANIFEST, MOST_BYTES + 1) != encoded(self.manifest):
+            raise begun_anew(self.path)
         return Attempt(self, number)
 
     def sync_names(self) -> bool:
@@ -368,3 +373,9 @@ class JobDirectory:
     def quarantine(self, number: int) -> None:
         """Move a shard's file to damaged/, so the shard counts as missing."""
         self.shards.move(part_name(number), self.damaged, part_name(number))
+
+
+def begun_anew(path: str) -> UsageError:
+    """The error of a worker whose job has another manifest now, or none. path: of the job."""
+    what = "the job was begun anew or removed since this worker joined it"
+    return UsageError(what, path=path, remedy="start the worker again")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 1 << 20  # of the write buffer
 FOREIGN_SECONDS = 3600  # age after which a temporary file of another host is removed: its process cannot be checked
+UNLINKABLE = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems without hard links
 STEPS = ("opened", "written", "flushed", "synced", "closed", "renamed", "durable")  # of a commit, in order
 
 _TEMPORARY = re.compile(r"\.(.+)-(\d{1,9})-[0-9a-f]{8}\.tmp", re.DOTALL)
@@ -248,9 +249,7 @@ class Draft:
             step("synced", self._name)
             self._close()
             step("closed", self._name)
-            if self._unless_there:
-                with suppress(FileExistsError):
-                    os.link(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+            if self._unless_there and self._linked():
                 os.unlink(self._temporary, dir_fd=self._folder.fd)
             else:
                 os.replace(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
@@ -259,6 +258,18 @@ class Draft:
         if sync_names:
             self._folder.sync()
             step("durable", self._name)
+
+    def _linked(self) -> bool:
+        """True if there is a file of this name now, perhaps another process's. False: there are no hard links here."""
+        try:
+            os.link(self._temporary, self._name, src_dir_fd=self._folder.fd, dst_dir_fd=self._folder.fd)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            if error.errno not in UNLINKABLE:
+                raise
+            return self._name in self._folder
+        return True
 
     def discard(self) -> None:
         """Remove the temporary file. After `commit` this does nothing."""

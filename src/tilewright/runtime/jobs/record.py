@@ -124,7 +124,8 @@ class Attempt:
         """
         directory = self.directory
         directory.began.check()
-        if self._errors:
+        late = directory.joined and part_name(self.number) in directory.shards  # that shard stays, with its errors
+        if self._errors and not late:
             name = again_name(self.number) if self.again else error_name(self.number)
             directory.errors.place(name, bytes(self._errors))
         record = seal(

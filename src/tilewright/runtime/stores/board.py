@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
@@ -146,14 +148,31 @@ class Board:
                 raise self._taken(holder, remedy)
             earlier = found[1]
         put = self._keys.put(LEAD, self.id.encode(), absent=earlier is None, match=earlier)
-        if put is None:
+        if put is None and not self._leads():  # if it leads, the answer to its own request was lost
             raise self._taken("", remedy)
         try:
+            self._check_conditions()
             yield
         finally:
             with suppress(ResourceError):
-                if (found := self._keys.get(LEAD)) and found[0] == self.id.encode():
+                if self._leads():
                     self._keys.delete([LEAD])
+
+    def _leads(self) -> bool:
+        found = self._keys.get(LEAD)
+        return found is not None and found[0] == self.id.encode()
+
+    def _check_conditions(self) -> None:
+        """Raises ResourceError if the store has no conditional writes: each process would then run all shards."""
+        if self._keys.put(LEAD, self.id.encode(), absent=True) is not None:
+            what = "the store has replaced an object, although the write was for a missing one only (If-None-Match)"
+            raise ResourceError(what, path=self._keys.url, remedy="use a store with conditional writes")
+
+    def check_leads(self) -> None:
+        """Raises ResourceError if another run has taken over, for example because this machine was suspended."""
+        if not self._leads() and self._keys.put(LEAD, self.id.encode(), absent=True) is None:  # else it has expired
+            what = f"another run has taken over, because this one gave no response for {LEASE_SECONDS:g} s"
+            raise ResourceError(what, path=self._keys.url, remedy="run the same command again when that run has ended")
 
     def _taken(self, holder: str, remedy: str) -> ResourceError:
         who = member_of(self._keys, holder) or "one that has just begun"
@@ -165,7 +184,8 @@ class Board:
         over, match: a dead process's claim and its version, which the new claim replaces; None for an unclaimed shard.
         """
         claim = msgspec.json.encode(Claim(self.id, over.tries + 1 if over else 1))
-        if self._keys.put(claim_name(number), claim, absent=match is None, match=match) is None:
+        put = self._keys.put(claim_name(number), claim, absent=match is None, match=match)
+        if put is None and not self._holds(claim_name(number)):  # if it holds, the answer to its own request was lost
             return False
         self._mine.add(number)
         return True
@@ -209,11 +229,14 @@ class Board:
             self._keys.delete([*map(claim_name, numbers)])
 
 
+@cache
 def _here() -> str:
-    """The host and its PID namespace. Each container has its own namespace, in which PIDs are unique."""
+    """The host, its boot and its PID namespace, in which PIDs are unique. Hosts may have the same name, and containers
+    of different hosts the same number of their namespace; the ID of the boot differs."""
     host = os.uname().nodename[:80].replace("/", "_")
     with suppress(OSError):
-        return f"{host}-{os.stat('/proc/self/ns/pid').st_ino}"
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+        return f"{host}-{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
     return host
 
 
@@ -317,12 +340,14 @@ class SharedShards:
         """Scan the job: which shards have others committed, and which have they claimed?"""
         begin = time.monotonic()
         few = sorted(self._left) if len(self._left) <= max(FEW, len(self._order) // PAGE) else None
-        others = sorted((self._left & self._done(few)) - self._given - self._again)
+        waiting = self._left - self._given - self._again  # before `_done`: meanwhile a thread may call `done`
+        others = sorted(waiting & self._done(few))
         bad = self._elsewhere(others) if others else []
         self._board.forget(bad)
         self._left -= set(others) - set(bad)
         claims = self._board.claims(few)
-        open_shards = [number for number in reversed(self._order) if number in self._left - self._given]
+        waiting = self._left - self._given
+        open_shards = [number for number in reversed(self._order) if number in waiting]
         self._free, self._misses = [number for number in open_shards if number not in claims], 0
         self._claimed = [number for number in open_shards if number in claims]
         scan = time.monotonic() - begin

@@ -85,15 +85,19 @@ class FolderKeys:
             folder.remove(last)
 
 
-def joined(root: Folder) -> bool:
-    """True if a worker has joined the job in this directory."""
+def joined(root: Folder, *, left: bool = False) -> bool:
+    """True if a worker has joined the job in this directory. left: also if it has left again, and claims remain."""
+    return any(_has_files(root, name) for name in ((WORKERS, CLAIMS) if left else (WORKERS,)))
+
+
+def _has_files(root: Folder, name: str) -> bool:
     try:
-        os.stat(WORKERS, dir_fd=root.fd, follow_symlinks=False)
+        os.stat(name, dir_fd=root.fd, follow_symlinks=False)
     except OSError:
         return False
-    folder = Folder(WORKERS, inside=root, look=True)
+    folder = Folder(name, inside=root, look=True)
     try:
-        return bool(folder.names())
+        return any(not found.endswith(".tmp") for found in folder.names())
     finally:
         folder.close()
 

@@ -10,8 +10,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
 
 from tilewright.errors import InputError
 from tilewright.formats import fetched
@@ -87,12 +89,22 @@ def _copy(store: Objects, found: dict[str, Stat]) -> str:
     path = os.path.join(root, key, store.url.rpartition("/")[2])
     with naming(root, "make the directory"):
         os.makedirs(root, mode=0o700, exist_ok=True)
+    note, content = os.path.join(root, f"{key}.json"), {"url": store.url, "etags": etags}
     with _locked(os.path.join(root, f"{key}.lock")):
-        if not os.path.isfile(os.path.join(root, f"{key}.json")):
-            shutil.rmtree(os.path.join(root, key), ignore_errors=True)  # left by a process that was killed
+        if not _is_whole(note, content, path, found):
+            shutil.rmtree(os.path.join(root, key), ignore_errors=True)  # left by a killed process or a power failure
             _download(store, found, path)
-            _note(os.path.join(root, f"{key}.json"), store.url, etags)
+            _note(note, content)
     return path
+
+
+def _is_whole(note: str, content: dict[str, Any], path: str, found: dict[str, Stat]) -> bool:
+    """True if the note is there and the copies have the sizes of the objects. A power failure may cut files short."""
+    with suppress(OSError, ValueError):
+        paths = {name: os.path.join(path, name) if name else path for name in found}
+        known, sizes = json.loads(Path(note).read_bytes()), {name: os.path.getsize(paths[name]) for name in found}
+        return bool(known == content and sizes == {name: status.size for name, status in found.items()})
+    return False
 
 
 def _download(store: Objects, found: dict[str, Stat], path: str) -> None:
@@ -107,10 +119,10 @@ def _download(store: Objects, found: dict[str, Stat], path: str) -> None:
             pass
 
 
-def _note(path: str, url: str, etags: dict[str, str]) -> None:
+def _note(path: str, content: dict[str, Any]) -> None:
     with naming(path, "write"):
         with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-            json.dump({"url": url, "etags": etags}, file)
+            json.dump(content, file)
         os.replace(f"{path}.tmp", path)
 
 

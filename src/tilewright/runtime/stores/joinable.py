@@ -16,7 +16,7 @@ from tilewright.runtime.stores.folder import FolderKeys, clear, joined
 class Joinable(Engine):
     """Wraps an engine, so that `tilewright work` can join its jobs.
 
-    Until a worker joins, the only cost is one check per shard: does the directory `workers` exist?
+    Until a worker joins, the only cost is one check per shard: do the directories `workers` and `taken` exist?
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -30,12 +30,12 @@ class Joinable(Engine):
         """As the wrapped engine's `run`."""
         root = job.directory.root
         alone = job.settings.part is None
-        if alone and joined(root):  # claims of workers of an earlier run are no longer valid
+        if alone and joined(root, left=True):  # claims of workers of an earlier run are no longer valid
             clear(root, CLAIMS)
         with ExitStack() as opened:
             shared = _Join(job, self._engine, opened)
             self._engine.run(replace(job, join=shared.join, done=shared.done))
-        if alone and joined(root):
+        if alone and joined(root, left=True):
             clear(root, CLAIMS, WORKERS)
 
 
@@ -50,7 +50,7 @@ class _Join:
     def join(self, shards: Callable[[], tuple[list[int], list[int]]]) -> Source | None:
         """As `Job.join`."""
         job = self._job
-        if not joined(job.directory.root):
+        if not joined(job.directory.root, left=job.settings.part is None):  # parts do not remove older claims
             return None
         running, waiting = shards()
         keys = FolderKeys(job.directory.root)

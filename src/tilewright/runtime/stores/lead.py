@@ -14,28 +14,42 @@ from tilewright.errors import ResourceError, UsageError
 from tilewright.runtime.jobs.directory import REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.finished import Report
 from tilewright.runtime.jobs.manifest import Damaged, Manifest
+from tilewright.runtime.jobs.record import part_name
 from tilewright.runtime.jobs.run import check_cut, run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.task import DOUBTED, Engine, Job, Task, Watch
+from tilewright.runtime.reports import SHOWN_ERRORS
 from tilewright.runtime.stores.board import Board, SharedShards
 from tilewright.runtime.stores.place import settle
-from tilewright.runtime.stores.remote import Publishing, Remote
+from tilewright.runtime.stores.remote import SHARDS, Publishing, Remote
 
 JOIN = "wait for it, or join it with `tilewright work {}`"
 
 
 def run_at(
-    url: str, task: Task, output: str, engine: Engine, settings: Settings, watch: Watch, request: bytes = b"{}"
+    url: str,
+    task: Task,
+    output: str,
+    engine: Engine,
+    settings: Settings,
+    watch: Watch,
+    request: bytes = b"{}",
+    *,
+    reads_output: bool = True,
 ) -> Report:
     """Run a job whose output is a URL. output: the local path that stands for it during the run.
 
-    request: the content of job.json, which workers read. Raises what `run_within` raises, and ResourceError if the
-    store fails.
+    request: the content of job.json, which workers read. reads_output: the caller reads the file at `output` after the
+    run, so the output of a finished job is downloaded. Raises what `run_within` raises, and ResourceError if the store
+    fails.
     """
     remote = Remote(url, output, settings.job_dir)
     with Board(remote.store) as board, board.leading(JOIN.format(url)):
         settle(remote.store, url)
-        return _run(remote, board, task, engine, replace(settings, job_dir=None), watch, request)
+        done, is_new = _run(remote, board, task, engine, replace(settings, job_dir=None), watch, request)
+        if reads_output and not is_new:
+            remote.result.download()
+        return done
 
 
 def check_engine(settings: Settings) -> None:
@@ -49,7 +63,8 @@ def check_engine(settings: Settings) -> None:
 
 
 def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Settings, watch: Watch,
-         request: bytes) -> Report:  # fmt: skip
+         request: bytes) -> tuple[Report, bool]:  # fmt: skip
+    """(the report, true if this run has written the output)."""
     found = remote.manifest()
     delivered = remote.delivered() if found else False
     finished = delivered and not settings.retry_failed
@@ -57,20 +72,23 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
         raise UsageError("there is an object at the output's URL that this job has not made", path=remote.url,
                          remedy="choose another output, or give --force to replace all that is there")  # fmt: skip
     if settings.restart:
+        remote.may_replace()  # before delivered.json is removed
         remote.clear()
         found, finished = None, False
     if found:
         _check_same(remote, task, settings)
-        remote.pull(records_alone=finished)
         if finished and (report := _finished(remote, engine)):
-            return report
-        if finished:
-            remote.pull()
+            return report, False
+        remote.pull()
+    if not delivered:  # the output is there with --force, or was being replaced
+        remote.may_replace()
     shared = _Shared(engine, remote, board, request)
     done = run_within(task, remote.output, shared, replace(settings, restart=False), watch)
+    board.check_leads()
+    remote.check_same()
     with JobDirectory(remote.output) as directory:
         remote.deliver(directory)
-    return done
+    return done, True
 
 
 def _check_same(remote: Remote, task: Task, settings: Settings) -> None:
@@ -81,20 +99,27 @@ def _check_same(remote: Remote, task: Task, settings: Settings) -> None:
 
 
 def _finished(remote: Remote, engine: Engine) -> Report | None:
-    """The report of a finished job whose output is in the store; None if the job must run."""
+    """The report of a finished job whose output is in the store; None if the job must run.
+
+    One listing shows whether each shard is there. Nothing of them is read: a run removes the report before it replaces
+    one, so the report counts what is there.
+    """
     if not remote.pull_report():
         return None
+    names = remote.store.names()
     try:
         with JobDirectory(remote.output) as directory:
             report = directory.sealed(REPORT, Report)
-            shards = directory.manifest.cut.shards
-            whole = report.manifest == directory.manifest.seal and sum(1 for _ in directory.committed()) == shards
+            shards = (f"{SHARDS}/{part_name(number)}" for number in range(directory.manifest.cut.shards))
+            whole = report.manifest == directory.manifest.seal and all(shard in names for shard in shards)
     except Damaged:
         whole = False
     if not whole or (report.figures.get(DOUBTED) and engine.watches):
         os.unlink(os.path.join(remote.path, REPORT))
         return None
-    remote.result.download()  # --validate reads it
+    remote.sweep(names)
+    if report.errors:
+        remote.pull_errors(names, SHOWN_ERRORS)
     return msgspec.structs.replace(report, computed=0, seconds={})
 
 
@@ -111,10 +136,12 @@ class _Shared(Engine):
     def run(self, job: Job) -> None:
         """Run until every shard is committed, by this process or by others."""
         remote = self._remote
+        self._board.check_leads()
         remote.begin(job.directory, self._request)
-        damaged = set(job.todo) & remote.committed()  # they were downloaded, and their checksums were wrong
-        remote.forget(damaged)
-        self._board.forget(sorted(damaged))
+        # They were downloaded, and are damaged or run again. Others were committed since then by workers.
+        old = remote.had(set(job.todo) & remote.committed())
+        remote.forget(old)
+        self._board.forget(sorted(old))
         share(job, self._engine, self._board, remote.committed, lambda numbers: self._elsewhere(job, numbers), remote)
 
     def _elsewhere(self, job: Job, numbers: list[int]) -> list[int]:

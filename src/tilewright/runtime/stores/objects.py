@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -113,9 +113,9 @@ class Objects:
                              remedy="give a folder without such objects")  # fmt: skip
         return {name: status for name, status in names.items() if name}  # "": some tools mark a folder by an object
 
-    def get(self, name: str, most: int | None = None) -> tuple[bytes, Stat] | None:
-        """The bytes of an object, or its last `most` bytes, with its status; None if it is not there."""
-        options = {"range": {"suffix": most}} if most else {}
+    def get(self, name: str, start: int = 0) -> tuple[bytes, Stat] | None:
+        """The bytes of an object from byte `start` on, with its status; None if it is not there."""
+        options = {"range": {"offset": start}} if start else {}  # Azure cannot count from an object's end
         try:
             with naming_store(self.where(name)):
                 got = obstore().get(self._store, self._path(name), options=options)
@@ -174,7 +174,7 @@ class Objects:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise InputError("there is no such object", path=self.where(name), remedy="check the URL") from error
             raise
-        if size != meta.size or (tag is not None and meta.tag != tag):
+        if size != meta.size or (tag is not None and meta.tag.strip('"') != tag.strip('"')):  # Azure lists bare tags
             raise InputError("the object was replaced while it was downloaded", path=self.where(name),
                              remedy="let whatever writes it finish, then run again")  # fmt: skip
 
@@ -182,11 +182,14 @@ class Objects:
         """Delete objects. Missing objects are ignored."""
         paths = [self._path(name) for name in names]
         for first in range(0, len(paths), DELETED):
+            some = paths[first : first + DELETED]
             try:
                 with naming_store(self.url):
-                    obstore().delete(self._store, paths[first : first + DELETED])
-            except FileNotFoundError:
-                continue
+                    obstore().delete(self._store, some)
+            except FileNotFoundError:  # Google's store and Azure report a missing object, and others may still be there
+                for path in some:
+                    with suppress(FileNotFoundError), naming_store(self.url):
+                        obstore().delete(self._store, path)
 
 
 def _stat(meta: Any) -> Stat:

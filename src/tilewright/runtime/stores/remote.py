@@ -5,7 +5,7 @@ pieces/00042     what shard 42 wrote in place (jobs/pieces.py), piece after piec
 job.json         the job's options, for workers that join
 logs/            logs of the workers
 delivered.json   the tag of the output that the report describes
-delivering       exists while the output is being replaced
+delivering       exists while a run may replace the output, although delivered.json does not describe it
 lead, taken/, workers/   leases (board.py); taken/ and workers/ are removed after the output has been uploaded
 
 Shards that write in place write to the local directory of their process. The process that leads puts all pieces
@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +27,16 @@ from types import TracebackType
 
 from tilewright.errors import InputError
 from tilewright.formats.files import BLOCK_BYTES, naming
-from tilewright.runtime.jobs.directory import CONTENTS, MANIFEST, REPORT, REQUEST, STAGE, JobDirectory, Record
+from tilewright.runtime.jobs.directory import (
+    CONTENTS,
+    MANIFEST,
+    REPORT,
+    REQUEST,
+    STAGE,
+    JobDirectory,
+    Record,
+    begun_anew,
+)
 from tilewright.runtime.jobs.durable import Folder
 from tilewright.runtime.jobs.location import OWNER
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Sealed, encoded, seal, unseal
@@ -40,6 +50,7 @@ from tilewright.runtime.stores.place import state_of
 SHARDS, ERRORS, LOGS, DELIVERED = "shards", "errors", "logs", "delivered.json"
 DELIVERING, PIECES = "delivering", "pieces"
 PENDING = 64  # shards that may wait for their upload; beyond it the job waits
+SAME_SECONDS = 5.0  # between two checks that the job has not been begun anew
 
 
 class Delivered(Sealed, frozen=True):
@@ -58,6 +69,7 @@ class Remote:
         self.path = f"{self.output}.job"
         self.store, self.result = Objects(state_of(url, job_dir)), Output(url, self.output)
         self._kept: dict[int, tuple[int, int]] = {}  # (bytes, mtime in ns) of local shards that are in the store
+        self._check_at = 0.0  # the time of the next check that the manifest is the same
 
     # from the store
 
@@ -106,6 +118,18 @@ class Remote:
         self._note_kept()
         return bad
 
+    def pull_errors(self, names: Mapping[str, Stat], most: int) -> None:
+        """Copy files of errors and the records of their shards, until they hold `most` errors. names: of all objects of
+        the job."""
+        with JobDirectory(self.output) as directory:
+            for number in range(directory.manifest.cut.shards):
+                errors, shard = f"{ERRORS}/{error_name(number)}", f"{SHARDS}/{part_name(number)}"
+                if errors in names and shard in names:
+                    self._pull(errors, names[errors], end_alone=False)
+                    self._pull(shard, names[shard], end_alone=True)
+                    if len(directory.first_errors(most)) >= most:
+                        return
+
     def pull_report(self) -> bool:
         """Copy the report; False if it does not exist."""
         got = self.store.get(REPORT)
@@ -132,10 +156,21 @@ class Remote:
         names = (Path(name).stem for name in self.store.names(SHARDS))
         return {int(stem) for stem in names if stem.isdecimal()}
 
+    def had(self, numbers: Iterable[int]) -> list[int]:
+        """Those of these shards whose files this process has copied from the store or to it."""
+        return [number for number in numbers if number in self._kept]
+
     # to the store
 
+    def may_replace(self) -> None:
+        """Note that the job may replace the output, so that a later run may, too, if this one is stopped."""
+        if self.result.tag():
+            self.store.put(DELIVERING, b"")
+
     def begin(self, directory: JobDirectory, request: bytes) -> None:
-        """Write the manifest and job.json, which workers read, unless the store has the same ones."""
+        """Write the manifest and job.json, which workers read, unless the store has the same ones. Remove the report,
+        because the shards may change."""
+        self.store.delete([REPORT])
         manifest = encoded(directory.manifest)
         for name, content in ((REQUEST, request), (MANIFEST, manifest)):
             if (got := self.store.get(name)) is None or got[0] != content:
@@ -143,8 +178,11 @@ class Remote:
 
     def publish(self, record: Record, *, again: bool = False) -> None:
         """Upload a committed shard, its pieces and its errors first. again: replace the shard if the store has it; its
-        pieces have not changed."""
+        pieces have not changed. Raises UsageError if the job has been begun anew."""
         number = record.shard
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + SAME_SECONDS
+            self.check_same()
         if not again:
             self._push_pieces(record)
         if record.errors:
@@ -152,6 +190,13 @@ class Remote:
             self.store.upload(name, self._local(ERRORS, error_name(number)), keep=not again)
         self.store.upload(f"{SHARDS}/{part_name(number)}", self._local(SHARDS, part_name(number)), keep=not again)
         self._keep(number)
+
+    def check_same(self) -> None:
+        """Raises UsageError if the job has been begun anew with another manifest; a missing one may have expired."""
+        got, path = self.store.get(MANIFEST), self._local(MANIFEST)
+        with naming(path, "read"):
+            if got and got[0] != Path(path).read_bytes():
+                raise begun_anew(self.store.url)
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Remove these shards from the store."""
@@ -176,9 +221,15 @@ class Remote:
         self.store.delete([name for folder in (CLAIMS, WORKERS, PIECES) for name in self.store.names(folder)])
 
     def clear(self) -> None:
-        """Remove the job from the store, except the leases of its workers."""
+        """Remove the job from the store except DELIVERING and leases of workers, and the local manifest."""
+        with naming(self._local(MANIFEST), "remove"), suppress(FileNotFoundError):
+            os.unlink(self._local(MANIFEST))
         names = self.store.names()
-        self.store.delete([name for name in names if name.partition("/")[0] not in (LEAD, WORKERS, OWNER)])
+        self.store.delete([name for name in names if name.partition("/")[0] not in (LEAD, WORKERS, OWNER, DELIVERING)])
+
+    def sweep(self, names: Iterable[str]) -> None:
+        """Remove what only a job in progress needs. names: of all objects of the job."""
+        self.store.delete([name for name in names if name.partition("/")[0] in (CLAIMS, PIECES)])
 
     def push_logs(self, who: str) -> None:
         """Upload the logs of this process's workers. who: the prefix of their names."""
@@ -199,9 +250,9 @@ class Remote:
         return [piece for piece in parsed(notes) if not piece.absent]
 
     def _push_pieces(self, record: Record) -> None:
-        """Copy what a shard wrote in place, if it is not there."""
-        name = _pieces_name(record.shard)
-        if not (pieces := self._pieces(record)) or self.store.stat(name):
+        """Copy what a shard wrote in place, if neither it nor the shard is there."""
+        name, shard = _pieces_name(record.shard), f"{SHARDS}/{part_name(record.shard)}"
+        if not (pieces := self._pieces(record)) or self.store.stat(name) or self.store.stat(shard):
             return
         with self._placed() as tree, self._packed(name) as path:
             with naming(path, "write"), open(path, "wb") as file:
@@ -271,7 +322,7 @@ class Remote:
     def _pull(self, name: str, found: Stat, end_alone: bool) -> None:
         path = self._local(name)
         if end_alone and found.size > TRAILER_BYTES and name.startswith(SHARDS):
-            if got := self.store.get(name, TRAILER_BYTES):
+            if got := self.store.get(name, found.size - TRAILER_BYTES):
                 with naming(path, "write"):
                     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
                 with naming(path, "write"), open(path, "wb") as file:

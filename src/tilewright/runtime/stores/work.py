@@ -53,9 +53,9 @@ def work(output: str, settings: Settings, say: Say = quiet) -> Worked:
     """Join the job of an output and run shards until none is left. output: a local path, or one staged for a URL.
 
     settings: engine, threads and the like of this process; settings that may change results come from the job.
-    Raises UsageError if there is no job, if another version of tilewright started it, or if it cannot be shared;
-    InputError if an input has changed; ResourceError if the store, the disk or the machine fails. A signal stops the
-    work: committed shards stay, and other workers may run the rest.
+    Raises UsageError if there is no job, if another version of tilewright started it, if it cannot be shared, or if it
+    is begun anew meanwhile; InputError if an input has changed; ResourceError if the store, the disk or the machine
+    fails. A signal stops the work: committed shards stay, and other workers may run the rest.
     """
     with stopping() as stop, opened(output) as place:
         raw = place.request()

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from tilewright.errors import UsageError
 from tilewright.ops.core.arguments import DEVICE, HOST, arguments_of
-from tilewright.ops.core.gpu.tensors import gpu_kernels_on_the_cpu
+from tilewright.ops.core.gpu.tensors import gpu_kernels_on_the_cpu, overlaps
 from tilewright.ops.softmax import softmax
 
 
@@ -42,3 +43,16 @@ def test_devices_are_not_mixed():
         softmax(np.ones((2, 3), np.int32))
     with pytest.raises(UsageError, match="weight is on a GPU"):
         HOST.take("layernorm", "weight", Foreign(2))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [(np.s_[:10], np.s_[5:], True), (np.s_[:5], np.s_[5:], False), (np.s_[::2], np.s_[5:9:2], True),
+     (np.s_[:8:2], np.s_[8::2], False)],
+)  # fmt: skip
+def test_views_of_one_array_of_another_library_overlap(first, second, shared):
+    """torch gives each view that it imports through DLPack a storage of its own."""
+    memory = np.zeros(16, np.float32)
+    x, y = torch.from_dlpack(memory[first]), torch.from_dlpack(memory[second])
+    assert overlaps(x, y) is overlaps(y, x) is shared
+    assert overlaps(x, x) and not overlaps(x, torch.zeros(10))

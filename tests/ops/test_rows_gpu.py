@@ -373,3 +373,14 @@ def test_the_error_of_16_bits_over_all_of_float32(function, dtype):
         bound = spec.bound(spec.Case(function, x.shape), {"x": x}, reference[inside], rung.c)
         bound += (np.abs(reference[inside]) + bound) * numbers.eps + numbers.smallest_normal * numbers.eps
         compare(out.float().cpu().numpy()[inside], reference[inside], bound)
+
+
+def test_layernorm_passes_an_integer_eps_as_a_float(monkeypatch):
+    """Triton would compile the value 1 into the kernel, and later calls with another eps would run it."""
+    registers = pytest.importorskip("tilewright.ops.layernorm.tile.registers")
+    found = []
+    monkeypatch.setattr(registers, "start", lambda kernel, key, grid, arguments, **options: found.append(arguments[5]))
+    x, vector = torch.ones(2, 8), torch.ones(8)
+    for eps in (1, 1e-5):
+        registers.run(x, vector, vector, eps, x)
+    assert found == [1.0, 1e-5] and type(found[0]) is float

@@ -262,6 +262,16 @@ def test_a_kernel_whose_source_is_edited_before_its_first_call_is_not_saved(tmp_
     assert [answer(str(source)), answer(), answer()] == ["6\n", "7\n", "7\n"]
 
 
+def test_a_package_without_sources_saves_no_kernels(tmp_path, monkeypatch):
+    """All versions of it would have the same hash."""
+    monkeypatch.setattr(cache, "_package", lambda: tmp_path)
+    monkeypatch.setattr(cache, "_first_read", cache._first_read.__wrapped__)
+    assert not cache._are_sources_unchanged()
+    (tmp_path / "simd").mkdir()
+    (tmp_path / "simd" / "one.py").touch()
+    assert cache._are_sources_unchanged()
+
+
 def test_a_kernel_with_an_address_of_this_process_is_not_saved(tmp_path, monkeypatch):
     """Numba compiles the address of an array that is not contiguous. Another process has something else there."""
     import numpy as np

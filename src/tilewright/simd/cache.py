@@ -85,9 +85,10 @@ def _package() -> Path:
 
 def _are_sources_unchanged() -> bool:
     """False if a source was edited after the first kernel was declared. A kernel that is compiled then may come from
-    the old file or from the new one."""
+    the old file or from the new one. Also False for a package of compiled modules (.pyc), which has no sources."""
+    _, stamps = _first_read()
     try:
-        return _stamps() == _first_read()[1]
+        return bool(stamps) and _stamps() == stamps
     except OSError:
         return False
 

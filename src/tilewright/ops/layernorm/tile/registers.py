@@ -50,4 +50,5 @@ def run(x, weight, bias, eps: float, out) -> None:
     M, C = x.shape
     block = block_for(C)
     key = ("layernorm", x.device, C, *forms((x, weight, bias, out), (M,)))
-    start(registers, key, (-(-M // block.BM), 1), (x, weight, bias, out, M, eps, block), num_warps=WARPS)
+    arguments = x, weight, bias, out, M, float(eps), block  # Triton would compile an integer eps into the kernel
+    start(registers, key, (-(-M // block.BM), 1), arguments, num_warps=WARPS)

@@ -1,11 +1,14 @@
 """`tilewright work`: the whole way of a worker, in this process."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 import cloud
+from tilewright.runtime import named_models
 from tilewright.runtime.stores import request
 
 try:
@@ -131,3 +134,29 @@ def test_a_worker_of_a_job_in_a_store(run, small, monkeypatch, tmp_path):
     code, out, _ = run(*job)
     assert code == 0 and "All 5 shards were there" in out
     assert bytes(obstore.get(store, "far.bin").bytes()) == Path("out.bin").read_bytes()
+
+
+@pytest.mark.skipif(obstore is None, reason="obstore is not installed (extra cloud)")
+def test_a_named_model_of_another_installation(run, monkeypatch, tmp_path):
+    """Each installation gives its files other times."""
+    monkeypatch.setenv("TILEWRIGHT_OBJECTS", str(tmp_path / "copies"))
+    store, far = cloud.memory(monkeypatch), "s3://bucket/labels.jsonl"
+    obstore.put(store, "in.txt", b"a good film\na bad film\n")
+    assert run("classify", "--model", "critic", "-i", "s3://bucket/in.txt", "-o", far)[0] == 0
+    other = tmp_path / "other"
+    shutil.copytree(named_models.FOLDER / "critic", other / "critic")
+    for path in (other / "critic").iterdir():
+        os.utime(path, (1, 1))
+    monkeypatch.setattr(named_models, "FOLDER", other)
+    monkeypatch.setattr(request, "FOLDER", other)
+    obstore.delete(store, [f"labels.jsonl.job/{name}" for name in ("report.json", "shards/00000.part")])
+    code, out, errors = run("work", far)
+    assert code == 0 and "This worker made 1 shard" in out, errors
+    code, out, errors = run("classify", "--model", "critic", "-i", "s3://bucket/in.txt", "-o", far)
+    assert code == 0 and "The only shard was there" in out and "another time" not in out, errors
+    weights = other / "critic/model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[200_000] ^= 1  # between two samples
+    weights.write_bytes(raw)
+    code, _, errors = run("work", far)
+    assert code == 2 and "model.model.safetensors.sha256 was" in errors

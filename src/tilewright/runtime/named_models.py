@@ -46,6 +46,12 @@ def model_path(path: str | os.PathLike[str]) -> str:
     return str(FOLDER / name) if name in NAMES and not os.path.lexists(name) and (FOLDER / name).is_dir() else name
 
 
+def is_shipped(path: str) -> bool:
+    """True for a file of a named model of this package."""
+    found = Path(os.path.realpath(path))
+    return found.parent.parent == FOLDER and found.parent.name in NAMES
+
+
 def resolved(path: str, output: str | None) -> str:
     """As `model_path`. Raises UsageError if the output has the model's name: it would hide the model later."""
     found = model_path(path)

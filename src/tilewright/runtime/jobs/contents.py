@@ -28,6 +28,7 @@ from tilewright.runtime.jobs.manifest import (
     FILES,
     SAMPLE_BYTES,
     SAMPLES,
+    SHA256,
     Damaged,
     Manifest,
     Sealed,
@@ -84,6 +85,8 @@ def check_touched(
 
 def _needs_hash(manifest: Manifest, name: str) -> bool:
     """True if size and samples cannot decide, because the file is larger than its samples."""
+    if name + SHA256 in manifest.fingerprint:
+        return False
     return name + FILES in manifest.fingerprint or _number(manifest, name + BYTES) > SAMPLES * SAMPLE_BYTES
 
 

@@ -16,8 +16,9 @@ import msgspec
 
 from tilewright.errors import InputError
 from tilewright.formats.fetched import origin
-from tilewright.formats.files import InputFile
+from tilewright.formats.files import InputFile, naming
 from tilewright.runtime.jobs.cut import Cut, Lines, Records
+from tilewright.runtime.named_models import is_shipped
 
 VERSION = 1
 MOST_TOLD = 300  # characters of a name or a value that an error quotes
@@ -25,6 +26,7 @@ SAMPLES, SAMPLE_BYTES = 16, 65536  # blocks of a file that identify it: reading 
 # what the fields of a file (SAMPLE) or a directory (FILES) in a fingerprint end with
 BYTES, SAMPLE, FILES, CHANGED, CTIME = ".bytes", ".sample", ".files", ".changed", ".ctime"
 ETAG = ".etag"  # of the local copy of an object: used instead of the times, which differ between machines
+SHA256 = ".sha256"  # of a file of a named model: used instead of the times, which differ between installations
 
 Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
@@ -147,7 +149,7 @@ def _timed(field: str) -> str:
 
 def _told(field: str, value: object) -> str:
     """A fingerprint's value for a message: a time (ns) as local time, a hash as its first digits."""
-    if isinstance(value, str) and field.endswith((SAMPLE, FILES, CTIME)):
+    if isinstance(value, str) and field.endswith((SAMPLE, FILES, CTIME, SHA256)):
         return f"sha256 {value[:12]}"
     return local_time(value) if isinstance(value, int) and _timed(field) else repr(value)[:MOST_TOLD]
 
@@ -163,7 +165,7 @@ def file_identity(name: str, path: str) -> dict[str, Value]:
 
     The fields are size, mtime (ns), ctime (ns) and the sha256 of 16 blocks of 64 KiB. A user can set the mtime but not
     the ctime. The blocks cover a file of up to 1 MiB completely. For the local copy of an object, the object's ETag
-    replaces the times. Raises InputError.
+    replaces the times; for a file of a named model, the sha256 of the whole file does. Raises InputError.
     """
     with InputFile(path, name) as file:
         status = os.fstat(file.fd)
@@ -176,7 +178,20 @@ def file_identity(name: str, path: str) -> dict[str, Value]:
         times: dict[str, Value] = {name + CHANGED: status.st_mtime_ns, name + CTIME: status.st_ctime_ns}
         if copied := origin(path):
             times = {name + ETAG: copied.etag}
+        elif is_shipped(path):
+            times = {name + SHA256: _sha256(os.path.realpath(path), status)}
         return times | {name + BYTES: file.size, name + SAMPLE: digest.hexdigest()}
+
+
+_hashed: dict[tuple[int, ...], str] = {}  # sha256 of files of named models, by what `os.stat` says about them
+
+
+def _sha256(path: str, status: os.stat_result) -> str:
+    key = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    if key not in _hashed:
+        with naming(path, "read"), open(path, "rb") as file:
+            _hashed[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _hashed[key]
 
 
 def check_unchanged(manifest: Manifest, fingerprint: dict[str, Value]) -> None:

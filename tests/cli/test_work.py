@@ -58,6 +58,7 @@ def test_a_worker_needs_the_same_input(run, begun):
     Path("in.bin").write_bytes(content[24:] + content[:24])
     code, _, errors = run("work", "out.bin")
     assert code == 2 and "the job was begun with other settings or inputs: input." in errors
+    assert "Give this machine the files" in errors and "--restart" not in errors, "the worker has no such option"
 
 
 def test_mutants_of_the_job(run, begun, rng):

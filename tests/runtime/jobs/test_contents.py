@@ -308,7 +308,7 @@ def test_a_part_that_is_not_the_first_hashes_nothing(large):
     seen = []
     real = contents.hashing
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contents, "hashing", lambda directory, files: seen.append(files) or real(directory, files))
+        patch.setattr(contents, "hashing", lambda directory, files, noted: seen.append(files) or real(directory, files))
         for part in range(2):
             run(task(large), large.output, Inline(), Settings(part=(part, 2)))
     assert seen == [{"input": large.input}, {}]

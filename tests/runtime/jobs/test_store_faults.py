@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -333,3 +334,41 @@ def test_a_run_that_has_lost_the_lead(place, memory):
         run(place.task(), engine=Suspended())
     assert "report.json" not in Objects(f"{URL}.job").names() and Objects(URL).stat("") is None
     assert run(place.task()).computed == 0 and content(memory) == place.squares
+
+
+@pytest.fixture(name="large")
+def _large(place):
+    """A place whose input is larger than its samples: only a hash tells its content."""
+    path = Path(place.input)
+    path.write_bytes(path.read_bytes() * (2_000_000 // path.stat().st_size))
+    return place.task(), replace(OWN, shard_size=100_000)
+
+
+def test_a_worker_whose_input_has_another_time(large, memory):
+    """The input lies on each machine by itself. The run has hashed it, so its content counts."""
+    task, settings = large
+
+    class Waiting(Inline):
+        """The work begins when the hash is in the store."""
+
+        def run(self, job):
+            while not Objects(f"{URL}.job").stat("contents.json"):
+                time.sleep(0.01)
+            super().run(job)
+
+    run(task, settings, Waiting())
+    obstore.delete(memory, ["far/out.job/report.json", PART.format(1)])
+    os.utime(task.input, (1, 1))
+    assert toy_jobs.work_on(task, URL, Inline(), settings).mine == 1
+    raw = bytearray(Path(task.input).read_bytes())
+    raw[100_000] ^= 1  # in none of the samples
+    Path(task.input).write_bytes(raw)
+    with pytest.raises(UsageError, match="input has other content") as caught:
+        toy_jobs.work_on(task, URL, Inline(), settings)
+    assert caught.value.remedy.startswith("give this machine the files") and "--restart" not in str(caught.value)
+    obstore.delete(memory, ["far/out.job/contents.json"])
+    with pytest.raises(UsageError, match=r"No earlier run has hashed all of it.*Start this worker again later"):
+        toy_jobs.work_on(task, URL, Inline(), settings)
+    with pytest.raises(UsageError, match="Give another output, or --restart") as caught:
+        run(task, settings)
+    assert "touch" not in str(caught.value)

@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from tilewright.errors import TilewrightError, UsageError
+from tilewright.formats.fetched import STAGED
 from tilewright.formats.files import InputFile, naming
-from tilewright.runtime.jobs.directory import CONTENTS, OTHERWISE, JobDirectory
+from tilewright.runtime.jobs.directory import CONTENTS, JobDirectory
 from tilewright.runtime.jobs.manifest import (
     BYTES,
     CHANGED,
@@ -28,7 +29,6 @@ from tilewright.runtime.jobs.manifest import (
     FILES,
     SAMPLE_BYTES,
     SAMPLES,
-    SHA256,
     Damaged,
     Manifest,
     Sealed,
@@ -42,6 +42,10 @@ from tilewright.runtime.jobs.unchanged import Tree, files_below
 BLOCK_BYTES = 1 << 19  # read at a time: a quarter of a millisecond, and little memory beside that of a small job
 REST = 19  # the thread pauses 19 times as long as it worked: it uses 5 % of a core and of the disk's time
 SAME = "same-content"  # a file in the job's directory by which the user vouches for the content
+LATER = (
+    "start this worker again later, because the process that started the job hashes the file while it runs; or begin "
+    "the job with URLs of its files"
+)
 WAIT_SECONDS = 60.0  # the most that the job waits for the thread, which may be in a read or an fsync
 
 
@@ -79,14 +83,14 @@ def check_touched(
                 f"the job was begun with other settings or inputs: {name} has other content than {was}, "
                 "and the same size",
                 path=directory.path,
-                remedy=OTHERWISE,
+                remedy=directory.otherwise,
             )
 
 
 def _needs_hash(manifest: Manifest, name: str) -> bool:
     """True if size and samples cannot decide, because the file is larger than its samples."""
-    if name + SHA256 in manifest.fingerprint:
-        return False
+    if not {name + CHANGED, name + CTIME} & manifest.fingerprint.keys():
+        return False  # it has an ETag or a sha256
     return name + FILES in manifest.fingerprint or _number(manifest, name + BYTES) > SAMPLES * SAMPLE_BYTES
 
 
@@ -94,7 +98,7 @@ def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None)
     """Raises UsageError, unless the user has vouched for the content (SAME) since the last change."""
     if path is None:
         raise UsageError(f"it is not known whether the content of {_plain(name)} has changed", path=directory.path,
-                         remedy=OTHERWISE)  # fmt: skip
+                         remedy=directory.otherwise)  # fmt: skip
     if _said_same(directory, path):
         return
     was, is_ = (_number(manifest, name + CHANGED) for manifest in (directory.manifest, now))
@@ -102,12 +106,16 @@ def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None)
     if was == is_:
         why = "as by an edit that puts the time back, by chmod or by a hard link"
         what = f"the status of {_plain(name)} was changed since the job was begun, {why}"
-    same = f"if its content is the same, run `touch {shlex.quote(directory.root.where(SAME))}`; else "
+    if directory.output in STAGED:  # a store has no file that a user could touch
+        remedy = LATER if directory.joined else directory.otherwise
+    else:
+        command = f"touch {shlex.quote(directory.root.where(SAME))}"
+        remedy = f"if its content is the same, run `{command}`; else {directory.otherwise}"
     raise UsageError(
         f"{what}. Its size is the same. No earlier run has hashed all of it, so it is not known whether its content "
         "is the same",
         path=directory.path,
-        remedy=same + OTHERWISE,
+        remedy=remedy,
     )
 
 
@@ -126,10 +134,13 @@ def _said_same(directory: JobDirectory, path: str) -> bool:
 
 
 @contextmanager
-def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
+def hashing(
+    directory: JobDirectory, files: dict[str, str], noted: Callable[[], object] = lambda: None
+) -> Iterator[None]:
     """Within the block a thread hashes the files whose sha256 is not known, the smallest first.
 
-    files: the paths by their names in the fingerprint. If the thread fails, the sha256 stays unknown.
+    files: the paths by their names in the fingerprint. noted: called when contents.json has another hash. If the thread
+    fails, the sha256 stays unknown.
     """
     known = known_hashes(directory)
     sizes = {name: _number(directory.manifest, name + BYTES) for name in files if name not in known}
@@ -138,7 +149,8 @@ def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
         yield
         return
     end = threading.Event()
-    thread = threading.Thread(target=_hash, args=(directory, {n: files[n] for n in todo}, known, end), daemon=True)
+    each = {name: files[name] for name in todo}
+    thread = threading.Thread(target=_hash, args=(directory, each, known, end, noted), daemon=True)
     thread.start()
     try:
         yield
@@ -148,20 +160,27 @@ def hashing(directory: JobDirectory, files: dict[str, str]) -> Iterator[None]:
 
 
 class _Rest:
-    """Pauses the hashing thread: each pause lasts REST times as long as the work since the last pause. Raises _Enough
+    """Pauses the hashing thread: each pause lasts `rest` times as long as the work since the last pause. Raises _Enough
     once `end` is set."""
 
-    def __init__(self, end: threading.Event) -> None:
-        self._end, self._begun = end, time.perf_counter()
+    def __init__(self, end: threading.Event, rest: int) -> None:
+        self._end, self._rest, self._begun = end, rest, time.perf_counter()
 
     def __call__(self) -> None:
-        if self._end.wait(REST * (time.perf_counter() - self._begun)):
+        if self._end.wait(self._rest * (time.perf_counter() - self._begun)):
             raise _Enough
         self._begun = time.perf_counter()
 
 
-def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str], end: threading.Event) -> None:
-    manifest, rest = directory.manifest, _Rest(end)
+def _hash(
+    directory: JobDirectory,
+    files: dict[str, str],
+    known: dict[str, str],
+    end: threading.Event,
+    noted: Callable[[], object] = lambda: None,
+) -> None:
+    # workers that join a job in a store wait for the hash
+    manifest, rest = directory.manifest, _Rest(end, 0 if directory.output in STAGED else REST)
 
     def is_as_begun(name: str) -> bool:
         path = files[name]
@@ -177,6 +196,7 @@ def _hash(directory: JobDirectory, files: dict[str, str], known: dict[str, str],
                 if is_as_begun(name):
                     known[name] = sha256
                     directory.root.place(CONTENTS, encoded(seal(Contents(manifest=manifest.seal, sha256=known))))
+                    noted()
 
 
 def _digest(path: str, beat: Callable[[], object]) -> str:

@@ -50,6 +50,7 @@ SYNC_SECONDS = 0.5  # between two fsyncs of the folder shards/: one took 4 ms on
 MOST_BYTES = 1 << 20  # of a manifest or a report
 
 OTHERWISE = "give another output, or --restart to discard the finished shards"
+AS_BEGUN = "give this machine the files with which the job was begun; if its hardware differs, use another machine"
 
 _PART = re.compile(r"(\d{5,18})\.part")
 S = TypeVar("S", bound=Sealed)
@@ -143,6 +144,11 @@ class JobDirectory:
                 return
         raise begun_anew(self.path)
 
+    @property
+    def otherwise(self) -> str:
+        """What to do if input, model or hardware are not the job's: a worker that joined it cannot restart it."""
+        return AS_BEGUN if self.joined else OTHERWISE
+
     def sealed(self, name: str, kind: type[S]) -> S:
         """The content of a sealed file. Raises Damaged if it is missing or its seal is wrong."""
         raw = self.root.read(name, MOST_BYTES + 1)
@@ -172,14 +178,14 @@ class JobDirectory:
         touched = earlier.touched(manifest)
         if what := earlier.differs(manifest, but=touched):
             raise UsageError(
-                f"the job was begun with other settings or inputs: {what}", path=self.path, remedy=OTHERWISE
+                f"the job was begun with other settings or inputs: {what}", path=self.path, remedy=self.otherwise
             )
         if recut and (cut := recut(getattr(earlier.cut, "per_shard", None))) != earlier.cut:
             raise UsageError(
                 f"the job's manifest was edited: it divides the input as {earlier.cut}, "
                 f"and this input is divided as {cut}",
                 path=self.root.where(MANIFEST),
-                remedy=OTHERWISE,
+                remedy=self.otherwise,
             )
         return touched
 

@@ -112,7 +112,7 @@ def _worked(work: _Run, manifest: Manifest, began: AsBegun) -> Report:
     if settings.part and settings.part[0]:
         files = {}  # only part 0 hashes them
     work.began = manifest
-    with trace.tracing(directory, settings.trace), contents.hashing(directory, files):
+    with trace.tracing(directory, settings.trace), contents.hashing(directory, files, work.engine.hashed):
         return work.part(*settings.part) if settings.part else work.until_whole()
 
 

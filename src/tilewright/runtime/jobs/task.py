@@ -256,6 +256,9 @@ class Engine:
         """Run until all of `job.todo` is committed. Raises errors, and Interrupted if `job.stop` asks for it."""
         raise NotImplementedError
 
+    def hashed(self) -> None:
+        """Called in another thread when the job's contents.json has the hash of one more file."""
+
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
         """Run shards on a rank that does not lead. Returns rank 0's report."""
         raise NotImplementedError

@@ -227,7 +227,8 @@ class AsBegun:
             now = Identity.of(path)
             shipped = name + SHA256 in manifest.fingerprint  # its mtime is the time of the installation
             same = now is not None and was is not None and now.size == was.size
-            same = same and (shipped or now.changed == was.changed)
+            if now and was and not shipped:
+                same = same and now.changed == was.changed
             if same:
                 fields = file_identity(name, path)
                 same = all(fields[part] == manifest.fingerprint.get(part) for part in fields if CTIME not in part

@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tilewright.errors import ResourceError, UsageError
-from tilewright.runtime.jobs.directory import REPORT, JobDirectory, Record
+from tilewright.formats.files import naming
+from tilewright.runtime.jobs.directory import CONTENTS, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.finished import Report
 from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.record import part_name
@@ -143,6 +145,12 @@ class _Shared(Engine):
         remote.forget(old)
         self._board.forget(sorted(old))
         share(job, self._engine, self._board, remote.committed, lambda numbers: self._elsewhere(job, numbers), remote)
+
+    def hashed(self) -> None:
+        with suppress(ResourceError):  # then workers cannot join until the next hash, or need files of the same time
+            store, path = self._remote.store, os.path.join(self._remote.path, CONTENTS)
+            with naming(path, "read"):
+                store.put(CONTENTS, Path(path).read_bytes())
 
     def _elsewhere(self, job: Job, numbers: list[int]) -> list[int]:
         bad = self._remote.pull_shards(numbers, job.directory)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tilewright.errors import Interrupted, ResourceError, UsageError
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.jobs import contents
-from tilewright.runtime.jobs.directory import MOST_BYTES, REPORT, REQUEST, JobDirectory, Record
+from tilewright.runtime.jobs.directory import CONTENTS, MOST_BYTES, REPORT, REQUEST, JobDirectory, Record
 from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.merge import check_job
 from tilewright.runtime.jobs.settings import Settings
@@ -114,12 +114,12 @@ def opened(output: str) -> Iterator[Place]:
 def work_at(place: Place, task: Task, engine: Engine, settings: Settings, stop: Stop, say: Say = quiet) -> Worked:
     """As `work`, for a task and an engine that are open."""
     directory = place.directory
+    directory.joined = True
     _check(place, task, stop)
     worked = Worked(directory.manifest.cut.shards)
     done = place.committed()
     todo = [number for number in range(worked.shards) if number not in done]
     random.shuffle(todo)  # so that workers seldom try to claim the same shard
-    directory.joined = True
 
     def count(record: Record, worker: int) -> None:
         worked.mine, worked.records, worked.errors = (
@@ -166,6 +166,8 @@ def _check(place: Place, task: Task, stop: Stop) -> None:
     except Damaged as error:
         raise UsageError(f"the job's manifest is damaged: {error}", path=place.where,
                          remedy="run the job's own command again") from error  # fmt: skip
+    if touched and place.remote and (hashes := place.remote.store.get(CONTENTS)):
+        directory.root.place(CONTENTS, hashes[0])
     contents.check_touched(directory, manifest, touched, files, stop.check)
     directory.began = began.also(getattr(task, "trees", {}))
     directory.began.check()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tilewright.errors import InputError, ResourceError, brief
 from tilewright.formats.files import naming
+from tilewright.runtime.stores.reasons import no_bucket, reason_of
 from tilewright.runtime.stores.urls import parts
 
 PART_BYTES = 16 << 20  # bytes per part of a multipart upload: S3 allows 10,000 parts, so an object of 160 GB
@@ -71,15 +72,20 @@ def open_bucket(bucket: str, *, bulk: bool = False) -> Any:
 
 @contextmanager
 def naming_store(url: str) -> Iterator[None]:
-    """Convert an error of the store to a ResourceError with the URL. A missing object or a failed condition passes."""
+    """Convert an error of the store to a ResourceError with the URL. A missing object or a failed condition passes, but
+    not a missing bucket."""
     kinds = obstore().exceptions
     try:
         yield
-    except (FileNotFoundError, kinds.AlreadyExistsError, kinds.PreconditionError, kinds.NotModifiedError):
+    except (FileNotFoundError, kinds.AlreadyExistsError, kinds.PreconditionError, kinds.NotModifiedError) as error:
+        if missing := no_bucket(error, url):
+            raise missing from None  # its cause would be a missing object
         raise
     except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
         raise ResourceError(f"the store refuses: {_said(error)}", path=url, remedy=CREDENTIALS) from error
     except (kinds.BaseError, ValueError) as error:
+        if known := reason_of(error, url):
+            raise known from error
         raise ResourceError(f"the store fails: {_said(error)}", path=url,
                             remedy="check the URL, the credentials and the network") from error  # fmt: skip
 

@@ -93,7 +93,7 @@ def names(store):
 
 
 @pytest.mark.parametrize("kind", ["killed before", "killed after", "refused", "answer lost"])
-@pytest.mark.parametrize("what", ["new", "finished", "resumed", "restarted", "tried again"])
+@pytest.mark.parametrize("what", ["new", "finished", "resumed", "restarted", "tried again", "a worker"])
 def test_each_request(place, monkeypatch, tmp_path_factory, what, kind):
     monkeypatch.setenv("TILEWRIGHT_OBJECTS", str(tmp_path_factory.mktemp("copies")))
     monkeypatch.setattr(board, "LEASE_SECONDS", -1e9)  # a killed process is known at once
@@ -109,22 +109,30 @@ def test_each_request(place, monkeypatch, tmp_path_factory, what, kind):
             run(replace(task, seed=1))
         elif what != "new":
             run(replace(task, bad=what == "tried again"))
-        if what == "resumed":
+        if what in ("resumed", "a worker"):
             lost = ("out", "out.job/delivered.json", "out.job/report.json", "out.job/shards/00001.part")
             obstore.delete(store, [f"far/{name}" for name in lost])
         return store
 
+    def act():
+        if what == "a worker":
+            toy_jobs.work_on(task, URL, Inline(), settings)
+        else:
+            run(task, settings)
+
     settings = {"restarted": RESTART, "tried again": RETRY}.get(what, OWN)
     store = prepared()
     faults.begin()
-    run(task, settings)
-    requests, left = faults.count, names(store)
+    act()
+    requests = faults.count
+    run(task)
+    left = names(store)
     assert requests > 10 and "far/out.job/delivering" not in left
     for at in range(1, requests + 1):
         store = prepared()
         faults.begin(at, kind)
         try:
-            run(task, settings)
+            act()
         except (Killed, ResourceError):
             assert kind != "answer lost", at
         faults.begin()

@@ -9,7 +9,11 @@ import pytest
 
 import cloud
 from tilewright.runtime import named_models
+from tilewright.runtime.jobs.durable import Folder
 from tilewright.runtime.stores import request
+from tilewright.runtime.stores.board import Board
+from tilewright.runtime.stores.folder import FolderKeys
+from tilewright.runtime.stores.objects import Objects
 
 try:
     import obstore
@@ -135,6 +139,24 @@ def test_a_worker_of_a_job_in_a_store(run, small, monkeypatch, tmp_path):
     code, out, _ = run(*job)
     assert code == 0 and "All 5 shards were there" in out
     assert bytes(obstore.get(store, "far.bin").bytes()) == Path("out.bin").read_bytes()
+
+
+@pytest.mark.skipif(obstore is None, reason="obstore is not installed (extra cloud)")
+def test_status_when_the_starter_is_gone(run, small, monkeypatch, tmp_path, begun):
+    """It was killed, so it has left its lease; a worker goes on. The same for a job in a directory."""
+    monkeypatch.setenv("TILEWRIGHT_OBJECTS", str(tmp_path / "copies"))
+    store = cloud.memory(monkeypatch)
+    far, told = "s3://bucket/far.bin", "the process that started the job is gone; the workers continue. Run its"
+    assert run(*small[:-2], far)[0] == 0
+    obstore.delete(store, ["far.bin.job/report.json", "far.bin.job/shards/00000.part"])
+    obstore.put(store, "far.bin.job/lead", b"a-host-1-1-00000000")
+    for output, keys in (far, Objects(f"{far}.job")), ("out.bin", FolderKeys(Folder("out.bin.job"))):
+        with Board(keys, "CPU"):
+            code, out, errors = run("status", output)
+            assert code == 0 and told in out and "cannot be read" not in out and "worker 0 on" in out, out + errors
+            assert json.loads(run("status", output, "--json")[1])["starter_gone"]
+        code, out, _ = run("status", output)
+        assert code == 0 and out.startswith("stopped: ") and told not in out
 
 
 @pytest.mark.skipif(obstore is None, reason="obstore is not installed (extra cloud)")

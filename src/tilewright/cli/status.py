@@ -57,6 +57,10 @@ def _text(found: Any) -> str:
             f"perhaps running on: {found.holder or 'another run'}; this file system has no locks, so check that host: "
             "from here only processes of this host can be seen"
         ]
+    elif found.starter_gone:
+        lines += [
+            "the process that started the job is gone; the workers continue. Run its command again: it writes the output"
+        ]
     elif found.state == "running":
         lines += [f"running on: {found.holder or 'a run whose name cannot be read'}"]
     if found.seconds_left is not None and found.state not in ("finished", "damaged") and not found.too_many:

@@ -33,6 +33,7 @@ class Status:
     that works on the job; None if there is none or it cannot be read. (On a file system without locks, a run on another
     host cannot be detected.) gone: missing parts of a finished job. too_many: why --max-errors stopped the job, else
     None. workers: host, device and counts of each worker, over all runs; empty for a job in one process.
+    starter_gone: true if workers that joined still run, but not the process that started the job.
     """
 
     state: str
@@ -46,6 +47,7 @@ class Status:
     gone: list[str] = field(default_factory=list)
     too_many: str | None = None
     workers: list[WorkerDone] = field(default_factory=list)
+    starter_gone: bool = False
 
 
 def status(output: str) -> Status:

@@ -77,7 +77,8 @@ def _with_workers(found: local.Status, keys: Keys) -> local.Status:
     done = [WorkerDone(number, one.host, one.device, one.shards, one.records)
             for number, one in enumerate(members.values()) if one.device]  # fmt: skip
     holder = Holder(who.host, who.pid, 0, who.since) if who else found.holder
-    return replace(found, state="running", holder=holder, workers=[*found.workers, *done])
+    gone = found.state == "stopped" and who is None
+    return replace(found, state="running", holder=holder, workers=[*found.workers, *done], starter_gone=gone)
 
 
 def verify(output: str) -> merge.Verified:

@@ -59,7 +59,8 @@ def _text(found: Any) -> str:
         ]
     elif found.starter_gone:
         lines += [
-            "the process that started the job is gone; the workers continue. Run its command again: it writes the output"
+            "the process that started the job is gone; the workers continue. Run its command again: it writes the "
+            "output"
         ]
     elif found.state == "running":
         lines += [f"running on: {found.holder or 'a run whose name cannot be read'}"]

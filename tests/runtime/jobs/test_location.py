@@ -104,7 +104,7 @@ def test_wrong_directories(place, far, tmp_path):
         with pytest.raises(UsageError, match=said):
             run(place.task(), place.output, Inline(), Settings(job_dir=wrong))
         assert files(place) == ["in", "notes"] and os.listdir(place.notes) == ["mine"]
-    with pytest.raises(ResourceError, match="no such file or directory"):
+    with pytest.raises(ResourceError, match="there is no directory"):
         run(place.task(), place.output, Inline(), Settings(job_dir=f"{far}/deep"))
     assert files(place) == ["in", "notes"]
 
@@ -174,3 +174,16 @@ def test_signals_are_told_with_the_directory(place, far):
     process.send_signal(signal.SIGTERM)
     errors = process.communicate()[1]
     assert process.returncode == 75 and "kept, and the output not written" in errors
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("/proc/dir", r"/proc/dir: no directory can be made in /proc. Choose another directory"),
+        ("/nonexist/a/b", r"/nonexist/a/b: cannot make this directory: there is no directory /nonexist/a. Make it"),
+    ],
+)
+def test_a_directory_that_cannot_be_made(place, wrong, said):
+    """No other run has removed it, so the same command would not help."""
+    with pytest.raises(ResourceError, match=said):
+        run(place.task(), place.output, Inline(), Settings(job_dir=wrong))

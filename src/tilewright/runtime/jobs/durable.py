@@ -60,6 +60,15 @@ class Removed(ResourceError):
         super().__init__("another run has removed it meanwhile", path=path, remedy="run the same command again")
 
 
+def _not_makeable(path: str) -> ResourceError:
+    """The error for a new directory whose parent is missing, or on a file system that takes none, such as /proc."""
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        return ResourceError(f"cannot make this directory: there is no directory {parent}", path=path,
+                             remedy="make it first, or choose another directory")  # fmt: skip
+    return ResourceError(f"no directory can be made in {parent}", path=path, remedy="choose another directory")
+
+
 class Folder:
     """A directory that is held open. Symbolic links in it are never followed.
 
@@ -78,9 +87,15 @@ class Folder:
         self.mode: int = mode & (inside.mode if inside else 0o777)
         with naming(self.path, "open the directory"):
             if make:
-                with suppress(FileExistsError):
+                try:
                     os.mkdir(path, self.mode, dir_fd=parent)
                     self.made = True
+                except FileExistsError:
+                    pass
+                except FileNotFoundError:
+                    if inside is None:  # else the directory around it was removed meanwhile
+                        raise _not_makeable(path) from None
+                    raise
             try:
                 self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
             except OSError as error:

@@ -120,6 +120,20 @@ def test_an_object_of_others_is_kept(run, store, far):
     assert run(*far, "--force")[0] == 0 and kept(store) != b"theirs"
 
 
+def test_an_object_of_others_in_a_folder_is_named(run, store, far):
+    """With the exit code of a local folder that holds other files."""
+    folder = (*[word.replace("in.bin", "in.jsonl") for word in far[:-1]], "s3://bucket/parts/")
+    obstore.put(store, "in.jsonl", Path("in.jsonl").read_bytes())
+    obstore.put(store, "parts/notes.txt", b"theirs")
+    code, _, errors = run(*folder)
+    assert code == 4 and "s3://bucket/parts/: holds objects that this job has not made, such as 'notes.txt'" in errors
+    assert kept(store, "parts/notes.txt") == b"theirs"
+    os.mkdir("parts")
+    Path("parts/notes.txt").write_bytes(b"theirs")
+    assert run(*folder[:-1], "parts/")[0] == 4
+    assert run(*folder, "--force")[0] == 0 and run(*folder)[0] == 0
+
+
 def test_two_runs_of_one_job(run, store, far):
     from tilewright.runtime.stores.board import Board
     from tilewright.runtime.stores.objects import Objects
@@ -284,13 +298,13 @@ def test_a_folder_of_parts_by_url(run, store, small, there, options):
     assert run(*job, "near/")[0] == 0
     obstore.put(store, "far/theirs", b"1")
     code, _, errors = run(*job, "s3://bucket/far/")
-    assert code == 2 and "or give --force to replace all that is there" in errors
+    assert code == 4 and "or give --force to replace all that is there" in errors
     code, _, errors = run(*job, "s3://bucket/far/", "--force")
     assert code == 0 and objects(store, "far") == files("near") and "_SUCCESS" in files("near"), errors
     assert "Nothing to do" in run(*job, "s3://bucket/far/")[1]
     assert run("verify", "s3://bucket/far")[1] == run("verify", "near")[1]
     obstore.put(store, "far/_SUCCESS", b"odd")
-    assert run("verify", "s3://bucket/far")[0] == 1 and run(*job, "s3://bucket/far/")[0] == 2
+    assert run("verify", "s3://bucket/far")[0] == 1 and run(*job, "s3://bucket/far/")[0] == 4
     obstore.delete(store, ["far.job/shards/00001.part", "far.job/report.json"])
     assert "This worker made 1 shard" in run("work", "s3://bucket/far/")[1]
     assert run(*job, "s3://bucket/far/", "--force")[0] == 0 and objects(store, "far") == files("near")

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tilewright.errors import ResourceError, UsageError
+from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.files import naming
 from tilewright.runtime.jobs.directory import CONTENTS, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.finished import Report
@@ -71,8 +71,7 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
     delivered = remote.delivered() if found else False
     finished = delivered and not settings.retry_failed
     if settings.keep_others and not delivered and not remote.delivering() and remote.result.tag():
-        raise UsageError("there is an object at the output's URL that this job has not made", path=remote.url,
-                         remedy="choose another output, or give --force to replace all that is there")  # fmt: skip
+        raise _foreign(remote)
     if settings.restart:
         remote.may_replace()  # before delivered.json is removed
         remote.clear()
@@ -91,6 +90,16 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
     with JobDirectory(remote.output) as directory:
         remote.deliver(directory)
     return done, True
+
+
+def _foreign(remote: Remote) -> TilewrightError:
+    """The error for an output that this job has not made; its kind is that of a local file or folder."""
+    remedy = "choose another output, or give --force to replace all that is there"
+    if name := remote.result.newest():
+        return ResourceError(f"holds objects that this job has not made, such as {name!r}", path=f"{remote.url}/",
+                             remedy=remedy)  # fmt: skip
+    return UsageError("there is an object at the output's URL that this job has not made", path=remote.url,
+                      remedy=remedy)  # fmt: skip
 
 
 def _check_same(remote: Remote, task: Task, settings: Settings) -> None:

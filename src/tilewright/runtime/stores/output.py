@@ -35,6 +35,11 @@ class Output:
         listed = "".join(f"{name!r} {found[name].tag}\n" for name in sorted(found))
         return hashlib.sha256(listed.encode()).hexdigest() if found else None
 
+    def newest(self) -> str | None:
+        """The name of the object in the folder that was written last; None if the output is not a folder."""
+        found = {} if self._store.stat("") else self._store.names()
+        return max(found, key=lambda name: found[name].modified, default=None)
+
     def download(self, *, hole: bool = False) -> bool:
         """Copy the output; False if there is none. hole: files of its sizes without its bytes."""
         status = self._store.stat("")

@@ -71,6 +71,35 @@ def test_reasons_that_are_known(monkeypatch, url, said, told):
     assert told in str(caught.value) and str(caught.value).startswith(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "right"),
+    [
+        ("S3://bucket/a.jsonl", "s3://bucket/a.jsonl"),
+        ("s3:/bucket/a.jsonl", "s3://bucket/a.jsonl"),
+        ("file:/a/b.jsonl", "file:///a/b.jsonl"),
+    ],
+)
+def test_misspelt_urls(run, url, right, tmp_path):
+    """They are no local paths."""
+    for code, errors in (
+        classify(run, url),
+        classify(run, "out.jsonl", url),
+        run("status", url)[::2],
+        run("work", url)[::2],
+    ):
+        assert code == 2 and f"the URL '{url}' is misspelt" in errors and f"Write {right}; or ./{url}" in errors, errors
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+@pytest.mark.parametrize("url", ["foo://bucket/a.jsonl", "https://example.com/a.jsonl"])
+def test_outputs_of_unknown_schemes(run, url):
+    """An output cannot be downloaded."""
+    code, errors = classify(run, url)
+    assert code == 2 and "unknown scheme" in errors and "Give a local path, or one of these URLs" in errors
+    code, errors = classify(run, "out.jsonl", url)
+    assert code == 2 and "Download it first, and give the local path" in errors
+
+
 @pytest.mark.long
 def test_a_server_says_so(run, s3, monkeypatch):
     """The words of a real server and of obstore."""

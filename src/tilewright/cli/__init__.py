@@ -144,7 +144,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
     found: dict[str, Any] = {}
     for name in (*MODELS, *READ, *WRITTEN):
         given = options.get(name)
-        if not isinstance(given, str) or "://" not in given:
+        if not isinstance(given, str) or ":/" not in given:
             continue
         from tilewright.runtime.stores.inputs import fetch, fetch_input
         from tilewright.runtime.stores.place import output_at
@@ -157,7 +157,7 @@ def _fetched(verb: str, options: dict[str, Any], opened: ExitStack) -> dict[str,
             found[name] = fetch_input(given, verb)
         elif name not in WRITTEN or verb == "validate":
             found[name] = fetch(given, folder=name in MODELS)
-        elif (path := local_path(given)) is not None:
+        elif (path := local_path(given, written=True)) is not None:
             found[name] = path
         elif name == "output" and verb in JOB_READERS:
             named = output_at(given) or given.removesuffix("/").removesuffix(".job")

@@ -44,7 +44,7 @@ def classify(run, output, given="in.txt"):
     ],
 )
 def test_a_bucket_that_is_not_there(kind, said):
-    wanted = r"gs://there/a/b: there is no bucket 'there'. Create it"
+    wanted = r"gs://there/a/b: there is no bucket 'there'. Make it first"
     with pytest.raises(ResourceError, match=wanted), objects.naming_store("gs://there/a/b"):
         raise kind(said)
 

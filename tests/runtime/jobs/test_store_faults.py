@@ -390,7 +390,7 @@ def test_a_worker_whose_input_has_another_time(large, memory):
         toy_jobs.work_on(task, URL, Inline(), settings)
     assert caught.value.remedy.startswith("give this machine the files") and "--restart" not in str(caught.value)
     obstore.delete(memory, ["far/out.job/contents.json"])
-    with pytest.raises(UsageError, match=r"No earlier run has hashed all of it.*Start this worker again later"):
+    with pytest.raises(UsageError, match=r"No earlier run has hashed all of it.*Start this worker again when"):
         toy_jobs.work_on(task, URL, Inline(), settings)
     with pytest.raises(UsageError, match="Give another output, or --restart") as caught:
         run(task, settings)

@@ -42,10 +42,7 @@ from tilewright.runtime.jobs.unchanged import Tree, files_below
 BLOCK_BYTES = 1 << 19  # read at a time: a quarter of a millisecond, and little memory beside that of a small job
 REST = 19  # the thread pauses 19 times as long as it worked: it uses 5 % of a core and of the disk's time
 SAME = "same-content"  # a file in the job's directory by which the user vouches for the content
-LATER = (
-    "start this worker again later, because the process that started the job hashes the file while it runs; or begin "
-    "the job with URLs of its files"
-)
+LATER = "start this worker again when the process that started the job has hashed the file; or begin the job with URLs"
 WAIT_SECONDS = 60.0  # the most that the job waits for the thread, which may be in a read or an fsync
 
 

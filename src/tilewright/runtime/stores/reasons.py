@@ -28,7 +28,7 @@ def no_bucket(error: BaseException, url: str) -> ResourceError | None:
     scheme, _, rest = url.partition("://")
     kind = "container" if scheme == "az" else "bucket"
     return ResourceError(f"there is no {kind} {rest.partition('/')[0]!r}", path=url,
-                         remedy=f"create it, or correct the {kind}'s name in the URL")  # fmt: skip
+                         remedy=f"make it first, or correct the {kind}'s name in the URL")  # fmt: skip
 
 
 def reason_of(error: BaseException, url: str) -> ResourceError | None:

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from tilewright.cli._output import significant
+from tilewright.cli._output import significant, summary
+from tilewright.runtime.reports import Report
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,9 @@ from tilewright.cli._output import significant
 )  # fmt: skip
 def test_three_significant_digits_without_an_exponent(value, text):
     assert significant(value) == text
+
+
+@pytest.mark.parametrize(("errors", "rates"), [(20, 0), (19, 2), (0, 2)])
+def test_no_rate_if_all_records_are_bad(errors, rates):
+    report = Report(records=20, errors=errors, computed=20, seconds={"run": 1e-5, "total": 0.5})
+    assert summary(report, "sentences").count("(sentences/sec)") == rates

@@ -81,6 +81,21 @@ def test_a_stream_of_batches(network, sizes, slots):
     assert count == len(sizes)
 
 
+def test_streams_and_calls_at_once(network):
+    """Two streams of one network in turn, and a call between their batches: all have their own results."""
+    _, batches = network(8)
+    given = [[records(size, network.columns, 10 * size + i) for i in range(5)] for size in (8, 3)]
+    streams = [batches.stream(iter(parts)) for parts in given]
+    for parts in zip(*given, strict=True):
+        found = [next(stream) for stream in streams]
+        x, number = records(5, network.columns, seed=99)
+        doubled, above = np.empty((5, 3), np.float32), np.empty(5, np.int32)
+        batches.run([x, number], [doubled, above])
+        assert np.array_equal(doubled, 2 * x[:, :3])
+        for (x, number), (doubled, above) in zip(parts, found, strict=True):
+            assert np.array_equal(doubled, 2 * x[:, :3]) and np.array_equal(above, number + 1)
+
+
 def test_a_gpu_starts_the_next_batch_before_results_are_read():
     batches = BACKENDS["cuda"].batches(NETWORK, [8], 2)
     started = []

@@ -45,7 +45,7 @@ class Batches:
 
     def __init__(self, network: Network, largest: int) -> None:
         self.network, self.largest = network, largest
-        self.work = Workspace({})
+        self.idle: list[Workspace] = []  # results of streams that have ended
 
     def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
         """See `protocol.Batches`."""
@@ -56,14 +56,22 @@ class Batches:
                     self.network.forward(*(array[rows] for array in (*inputs, *outputs)))
 
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
-        """See `protocol.Batches`. The batches are computed one after another."""
-        with self.network.held():
-            for inputs in batches:
-                n, outputs = len(inputs[0]), []
-                for i, (shape, dtype) in enumerate(self.network.outputs):
-                    outputs.append(self.work.take(str(i), n, math.prod(shape), dtype).reshape(n, *shape))
-                self.run(inputs, outputs)
-                yield outputs
+        """See `protocol.Batches`. The batches are computed one after another. Each of several streams at once has its
+        own results."""
+        try:
+            work = self.idle.pop()
+        except IndexError:
+            work = Workspace({})
+        try:
+            with self.network.held():
+                for inputs in batches:
+                    n, outputs = len(inputs[0]), []
+                    for i, (shape, dtype) in enumerate(self.network.outputs):
+                        outputs.append(work.take(str(i), n, math.prod(shape), dtype).reshape(n, *shape))
+                    self.run(inputs, outputs)
+                    yield outputs
+        finally:
+            self.idle.append(work)
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Call work() once."""

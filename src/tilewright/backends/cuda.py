@@ -1,4 +1,4 @@
-"""The CUDA backend: torch tensors, CUDA graphs, and `Pipeline`, the only code in which copies overlap with kernels.
+"""The CUDA backend: torch tensors, batches in a pipeline, and CUDA graphs.
 
 In tests torch's device may be "cpu". Kernels then run as Python code, without graphs or streams.
 """
@@ -17,11 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
+from tilewright.backends.cuda_pipeline import Pipeline
 from tilewright.backends.memory import halving, out_of_memory
 from tilewright.backends.protocol import (
-    COMPUTE,
-    COPY_IN,
-    COPY_OUT,
     Array,
     Arrays,
     Network,
@@ -94,58 +92,6 @@ class Workspace:
         return self.views[key]
 
 
-class Pipeline:
-    """Steps in flight, see `protocol.Pipeline`. Only `wait` makes the host wait.
-
-    By default steps run in order on torch's current stream, while the host prepares the next ones. streams: the number
-    of streams, one per slot, so that copies in, kernels and copies out of different slots overlap. downloads: copies
-    out have their own stream and overlap with the kernels of the next step. overlap: if False, nothing overlaps, and
-    `queue` waits for its step.
-    """
-
-    def __init__(self, device: str, *, streams: int = 0, downloads: bool = False, overlap: bool = True) -> None:
-        gpu = device != "cpu"
-        self.device, self.overlap = device, overlap
-        self.streams = [torch.cuda.Stream() for _ in range(streams if gpu and overlap else 0)]
-        self.downloads = torch.cuda.Stream() if downloads and gpu and overlap else None
-
-    def queue(self, step: Step, slot: int = 0, span: Span = unmeasured) -> torch.cuda.Event | None:
-        """Queue a step. Returns the event of its last copy, if copies out have their own stream. span: measures
-        copies in, kernels and copies out."""
-        stream = self.streams[slot % len(self.streams)] if self.streams else None  # None: torch's current one
-        measured = span if self.device != "cpu" else unmeasured
-        with torch.cuda.stream(stream):
-            if step.uploads:
-                with measured(COPY_IN):
-                    for host, tensor in step.uploads:
-                        tensor.copy_(torch.from_numpy(host), non_blocking=True)  # type: ignore[attr-defined]
-            with measured(COMPUTE):
-                step.compute()
-            if self.downloads is None:
-                with measured(COPY_OUT):
-                    _copy_out(step)
-                if not self.overlap:
-                    self.wait()
-                return None
-        self.downloads.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.downloads), measured(COPY_OUT):
-            _copy_out(step)
-        return self.downloads.record_event()
-
-    def wait(self) -> None:
-        """See `protocol.Pipeline`. Waits for torch's current stream, too, on which the slots' memory was allocated."""
-        if self.device == "cpu":
-            return
-        for stream in (torch.cuda.current_stream(), *self.streams, *filter(None, [self.downloads])):
-            stream.synchronize()
-
-
-def _copy_out(step: Step) -> None:
-    for tensor, host in step.downloads:
-        target = torch.from_numpy(host)
-        target.copy_(tensor, non_blocking=target.is_contiguous())  # type: ignore[arg-type]
-
-
 class Slot(NamedTuple):
     """A batch's tensors on the device, and the launch of the network on them. The tensors are never moved, because a
     CUDA graph needs the same addresses again."""
@@ -156,7 +102,7 @@ class Slot(NamedTuple):
 
 
 class Streaming(NamedTuple):
-    """The memory that `Batches.stream` uses from its first call on: pinned (inputs, outputs) of each slot."""
+    """The memory of one stream of `Batches.stream`: pinned (inputs, outputs) of each slot."""
 
     pipeline: Pipeline
     hosts: list[tuple[list[np.ndarray], list[np.ndarray]]]
@@ -172,7 +118,8 @@ class Batches:
     def __init__(self, backend: Cuda, network: Network, sizes: Sequence[int], slots: int) -> None:
         self.backend, self.network, self.count = backend, network, slots
         self.lock, self.pipeline = threading.RLock(), Pipeline(backend.device, overlap=backend.overlaps)
-        self.streaming: Streaming | None = None
+        self.last = self.pipeline  # the one whose steps may be in flight
+        self.idle: list[Streaming] = []  # of streams that have ended
         self.slots: dict[int, list[Slot]] = {}
         for size in sizes:
             try:
@@ -204,6 +151,14 @@ class Batches:
         """The number of records of the largest batch."""
         return max(self.slots)
 
+    def _queue(self, pipeline: Pipeline, step: Step, span: Span = unmeasured) -> torch.cuda.Event | None:
+        """Queue a step. All pipelines use the same slots, so steps of another one are awaited first."""
+        with self.lock:
+            if self.last is not pipeline:
+                self.last.wait()
+                self.last = pipeline
+            return pipeline.queue(step, span=span)
+
     def run(self, inputs: Arrays, outputs: Arrays, spans: Spans | None = None) -> None:
         """See `protocol.Batches`. The host copies a batch's inputs to pinned memory, and queues it. Calls of several
         threads run one after another, because they use the same slots."""
@@ -217,32 +172,42 @@ class Batches:
                         _fill(host[rows], values[rows])
                     uploads = [(host[rows], x[:count]) for host, x in zip(sent, slot.inputs, strict=True)]
                     downloads = [(x[:count], host[rows]) for x, host in zip(slot.outputs, outputs, strict=True)]
-                    self.pipeline.queue(Step(uploads, slot.launch, downloads))
+                    self._queue(self.pipeline, Step(uploads, slot.launch, downloads))
 
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
-        """See `protocol.Batches`. A batch's outputs are copied out and read while the next batch is computed."""
-        size, network, waiting = self.largest, self.network, None
-        slots = self.slots[size]
-        if self.streaming is None:
-            hosts = [(self._hosts(network.inputs, size), self._hosts(network.outputs, size)) for _ in slots]
-            pipeline = Pipeline(self.backend.device, downloads=True, overlap=self.backend.overlaps)
-            self.streaming = Streaming(pipeline, hosts)
-        pipeline, hosts = self.streaming
-        with network.held(), finished(pipeline):
-            for number, inputs in enumerate(batches):
-                at, n = number % len(slots), len(inputs[0])
-                slot, (sent, found) = slots[at], hosts[at]
-                for host, values in zip(sent, inputs, strict=True):
-                    _fill(host[:n], values)
-                uploads = [(host[:n], x[:n]) for host, x in zip(sent, slot.inputs, strict=True)]
-                arrays = [host[:n] for host in found]
-                downloads = [(x[:n], host) for x, host in zip(slot.outputs, arrays, strict=True)]
-                copied = pipeline.queue(Step(uploads, slot.launch, downloads), span=span)
-                if waiting is not None:
-                    yield _arrived(*waiting)
-                waiting = arrays, copied
+        """See `protocol.Batches`. A batch's outputs are copied out and read while the next batch is computed. Each of
+        several streams at once has its own host buffers."""
+        try:
+            streaming = self.idle.pop()
+        except IndexError:
+            streaming = self._streaming()
+        try:
+            with self.network.held(), finished(streaming.pipeline):
+                yield from self._streamed(streaming, batches, span)
+        finally:
+            self.idle.append(streaming)
+
+    def _streaming(self) -> Streaming:
+        network, size = self.network, self.largest
+        hosts = [(self._hosts(network.inputs, size), self._hosts(network.outputs, size)) for _ in self.slots[size]]
+        return Streaming(Pipeline(self.backend.device, downloads=True, overlap=self.backend.overlaps), hosts)
+
+    def _streamed(self, streaming: Streaming, batches: Iterable[Arrays], span: Span) -> Iterator[Arrays]:
+        slots, waiting = self.slots[self.largest], None
+        for number, inputs in enumerate(batches):
+            at, n = number % len(slots), len(inputs[0])
+            slot, (sent, found) = slots[at], streaming.hosts[at]
+            for host, values in zip(sent, inputs, strict=True):
+                _fill(host[:n], values)
+            uploads = [(host[:n], x[:n]) for host, x in zip(sent, slot.inputs, strict=True)]
+            arrays = [host[:n] for host in found]
+            downloads = [(x[:n], host) for x, host in zip(slot.outputs, arrays, strict=True)]
+            copied = self._queue(streaming.pipeline, Step(uploads, slot.launch, downloads), span)
             if waiting is not None:
                 yield _arrived(*waiting)
+            waiting = arrays, copied
+        if waiting is not None:
+            yield _arrived(*waiting)
 
     def _hosts(self, operands: Sequence[Operand], n: int) -> list[np.ndarray]:
         return [self.backend.host((n, *shape), dtype) for shape, dtype in operands]

@@ -128,7 +128,7 @@ class Batches(Protocol):
         """
 
     def stream(self, batches: Iterable[Arrays], span: Span = unmeasured) -> Iterator[Arrays]:
-        """Outputs of consecutive batches of inputs, valid until the next ones are requested.
+        """Outputs of consecutive batches of inputs, valid until this stream's next ones are requested.
 
         A GPU computes the next batch meanwhile. It needs two slots, and takes at most `largest` records at a time.
         """

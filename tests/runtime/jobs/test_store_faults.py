@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import cloud
 import toy_jobs
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.formats import fetched
+from tilewright.runtime.engines import inline
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.settings import Settings
@@ -268,6 +270,28 @@ def test_a_finished_job_is_listed_and_not_read(place, memory, monkeypatch):
     assert Objects(f"{URL}.job").names("pieces") == {}
     obstore.delete(memory, PART.format(7))
     assert run(task).computed == 1
+
+
+def test_the_last_upload_fails(place, monkeypatch):
+    """The run ends with its error. It does not wait for the shard, which it holds itself."""
+    publish, slept, really = Remote.publish, [], time.sleep
+
+    def failing(remote, record, **how):
+        if record.shard == 9:
+            raise ResourceError("the store fails")
+        publish(remote, record, **how)
+
+    def sleep(seconds):
+        slept.append(seconds)
+        really(0.001)
+        if len(slept) > 2000:
+            raise InputError("waits for ever")
+
+    monkeypatch.setattr(Remote, "publish", failing)
+    monkeypatch.setattr(inline.time, "sleep", sleep)
+    with pytest.raises(ResourceError, match="the store fails"):
+        run(place.task())
+    assert len(slept) < 2000
 
 
 def test_few_shards_wait_for_their_upload(monkeypatch):

@@ -84,7 +84,7 @@ class Job:
         return self.cpu if device == "cpu" else self.gpu
 
     def compared(self, device: str) -> Step:
-        """The last step whose results are not 8-bit pixels. The results of the steps before it are compared with its own."""
+        """The last step whose results are not 8-bit pixels. Those of the steps before it are compared with its own."""
         return [step for step in self.steps(device) if not step.pixels][-1]
 
     def ideas(self, device: str) -> dict[str, str]:

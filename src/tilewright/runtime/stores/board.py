@@ -268,8 +268,11 @@ class SharedShards:
 
     done: returns the numbers of all committed shards or, given some numbers, of the committed ones among them.
     elsewhere: is called with the shards that others have committed, and returns the damaged ones. supervised: also run
-    a shard with which TRIES processes have died. again: committed shards that this process computes anew.
+    a shard with which TRIES processes have died. again: committed shards that this process computes anew. check: called
+    before each claim; it raises the error of an upload, because a shard that is not uploaded is never `done`.
     """
+
+    check: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -295,6 +298,7 @@ class SharedShards:
         return not self._left
 
     def next(self) -> int | None:
+        self.check()
         number = self._claimable()
         if number is None and time.monotonic() >= self._next_look:
             self._look()

@@ -181,6 +181,7 @@ def share(
         return
     try:
         with Publishing(remote, committed) as publish:
+            source.check = publish.check
 
             def copied(record: Record, worker: int) -> None:
                 publish(record)

@@ -17,7 +17,7 @@ from tilewright.runtime.stores.urls import parts
 PART_BYTES = 16 << 20  # bytes per part of a multipart upload: S3 allows 10,000 parts, so an object of 160 GB
 DELETED = 1000  # objects that one request deletes: S3's limit
 SMALL_BYTES = 1 << 20  # that pass in 30 s on any line that is of use
-PATIENT: Any = {"timeout": "7 days", "read_timeout": "5 minutes"}  # of a request, and without an answer
+PATIENT = {"timeout": "7 days", "read_timeout": "5 minutes"}  # of a request, and without an answer
 VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}  # obstore's variables, by scheme
 CLIENT = (  # obstore ignores these variables if it gets options
     "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only", "proxy_ca_certificate",
@@ -65,8 +65,10 @@ def open_bucket(bucket: str, *, bulk: bool = False) -> Any:
         if not bulk:
             return from_url(bucket)
         prefix = VARIABLES.get(bucket.partition(":")[0], "")
-        given = {name: os.environ[prefix + name.upper()] for name in CLIENT if prefix + name.upper() in os.environ}
-        return from_url(bucket, client_options={**given, **PATIENT}, retry_config={"retry_timeout": timedelta(days=1)})
+        options: Any = {
+            name: os.environ[prefix + name.upper()] for name in CLIENT if prefix + name.upper() in os.environ
+        }
+        return from_url(bucket, client_options=options | PATIENT, retry_config={"retry_timeout": timedelta(days=1)})
 
 
 @contextmanager

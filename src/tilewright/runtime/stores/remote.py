@@ -362,7 +362,7 @@ class Publishing:
     """`with Publishing(remote, done) as publish: publish(record)` uploads shards in the background.
 
     `done` is called after each upload. The block ends after the last upload. An error of an upload is raised by a later
-    call, or at the end of the block.
+    call, by `check`, or at the end of the block.
     """
 
     def __init__(self, remote: Remote, done: Callable[[Record], object]) -> None:
@@ -377,7 +377,13 @@ class Publishing:
     def __call__(self, record: Record) -> None:
         """Upload a committed shard."""
         self._pending.append(self._pool.submit(self._copy, record))
-        while self._pending and (self._pending[0].done() or len(self._pending) > PENDING):
+        while len(self._pending) > PENDING:
+            self._pending.popleft().result()
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error of an upload that has ended."""
+        while self._pending and self._pending[0].done():
             self._pending.popleft().result()
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +93,17 @@ def test_status_verify_and_plan_by_url(run, store, there):
     assert run(*far, "--force")[0] == 0 and kept(store, "jobs/far.jsonl") == lines
     obstore.put(store, "in.jsonl", Path("in.jsonl").read_bytes() + b"other\n")
     assert run("plan", *far)[0] == 2
+
+
+def test_a_trial_of_a_job_by_url_is_local(run, store, small, far):
+    """The plan names a local output, and uses it the next time."""
+    np.zeros((30, 6), "<i4").tofile("many.bin")
+    obstore.put(store, "in.bin", Path("many.bin").read_bytes())
+    plan = run("plan", *far)[1]
+    command = re.search(r"run a short trial, then plan again: `tilewright (.* -o \./try\.bin)`", plan)
+    assert command and "OUT.job" not in plan and "both are on this disk until the upload" in plan, plan
+    assert run(*shlex.split(command[1]))[0] == 0
+    assert "Source: try.bin.job took" in run("plan", *far)[1]
 
 
 def test_what_a_store_cannot_hold(run, store, far):

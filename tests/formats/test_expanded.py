@@ -2,15 +2,17 @@
 
 import gzip
 import random
+import sys
 import tracemalloc
 import zlib
 
 import pytest
 
-from tilewright.errors import InputError
+from tilewright.errors import InputError, ResourceError
 from tilewright.formats import expanded
 from tilewright.formats.expanded import Expanded, Source
 from tilewright.formats.inputs import open_text
+from tilewright.formats.packages import install_command
 
 zstd = pytest.importorskip("backports.zstd")
 COMPRESS = {".gz": gzip.compress, ".zst": zstd.compress}
@@ -110,3 +112,11 @@ def test_gzip_without_a_checksum_is_refused(tmp_path):
     path.write_bytes(zlib.compress(b"a\n"))
     with pytest.raises(InputError, match=r"is damaged, or no \.gz file"):
         open_text(path, "input")
+
+
+def test_without_zstd_the_pip_of_this_clone_is_named(monkeypatch):
+    for name in ("compression", "backports"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ResourceError) as found:
+        expanded._zstd_module("in.jsonl.zst")
+    assert found.value.remedy == f"install it: {install_command('zstd')}"

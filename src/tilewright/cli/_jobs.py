@@ -238,7 +238,7 @@ def _device_row(options: Any) -> dict[str, str]:
     """The rows of the banner that say where the job runs."""
     device = _device_of(options, options.dtype)
     workers = {"Workers": f"{options.workers:,}"} if options.workers else {}
-    if device == "cpu" and (options.threads or options.engine != "ray"):
+    if device == "cpu" and (options.threads or options.engine not in ("ray", "mpi")):  # these divide the cores of nodes
         threads = threads_of(options)
         device = f"cpu, {threads} thread{'s' * (threads > 1)}"
     return workers | {"Device": device}

@@ -81,6 +81,8 @@ def summary(report: Any, unit: str) -> str:
         f"Throughput: {significant(rate)} ({unit}/sec)",
         f"Whole run: {significant(total, 4)} (sec), {significant(count / total)} ({unit}/sec)",
     ]
+    if report.records and report.errors >= report.records:  # nothing was computed, so there is no rate
+        timed = [timed[0], f"Whole run: {significant(total, 4)} (sec)"]
     lines = [
         *(timed if report.computed or not report.job else ()),  # else there was nothing to do
         f"Peak memory: {report.peak_memory / 2**20:,.0f} MiB{_of_workers(report)}",

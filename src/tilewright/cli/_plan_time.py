@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import counted
+from tilewright.formats.fetched import STAGED
 
 if TYPE_CHECKING:
     from tilewright.bench.rates import Job, Scaling
@@ -18,11 +19,15 @@ NOT_OF_A_TRIAL = ("-n", "--count", "-o", "--output", "--gpu-memory", "--trace", 
 
 
 def trial_command(verb: str, given: list[str], output: str, records: int) -> str | None:
-    """The command of a short trial, beside the output; None where the job is as small, or the verb has no --count."""
+    """The command of a short trial, beside the output, or in the current directory if the output is a URL.
+
+    None where the job is as small, or the verb has no --count.
+    """
     if verb == "convolve" or records <= TRIAL:
         return None
     bare = output.rstrip("/")
-    name = os.path.join(os.path.dirname(bare), f"try{os.path.splitext(bare)[1]}{output[len(bare) :]}")
+    folder = "." if os.path.abspath(bare) in STAGED else os.path.dirname(bare)
+    name = os.path.join(folder, f"try{os.path.splitext(bare)[1]}{output[len(bare) :]}")
     return shlex.join(["tilewright", verb, *_without(given), "-n", str(TRIAL), "-o", name])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, make_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -129,7 +130,7 @@ def _planned(given: list[str], module: Any, options: Any, memory: int | None) ->
                 "memory": {part.name: part.bytes for part in found.parts}, **found.figures}  # fmt: skip
     else:
         whole: JobPlan = plans.plan(_job_of(module, options, memory), memory)
-        head, disk, told, found = _head(whole), _disk(whole), whole.as_dict(), whole
+        head, disk, told, found = _head(whole), _disk(whole, options.output), whole.as_dict(), whole
     told |= {"without": sorted(set(options.without))} if options.without else {}
     threads = (options.threads or cpu().cores) if told["device"] == "cpu" else 0
     trial = None if made else trial_command(name, given, options.output, found.records)
@@ -251,16 +252,19 @@ def _memory(found: Declared, device: str, gpu_memory: int | None) -> list[str]:
     return _rows(rows)
 
 
-def _disk(found: JobPlan) -> list[str]:
+def _disk(found: JobPlan, output: str) -> list[str]:
+    from tilewright.formats.fetched import STAGED
+
     outputs = found.outputs
     if found.begun.state == "finished":
         return []
     about = "" if outputs.exact else "about "
     fits = "fits" if found.needed <= found.disk else "does NOT fit: free some space or write to another disk"
-    return [
-        f"output: {about}{_size(outputs.bytes)}; OUT.job beside it takes {about}{_size(outputs.shards)}; "
-        f"the disk has {_size(found.disk)}: it {fits}"
-    ]
+    output_bytes, shard_bytes = (f"{about}{_size(count)}" for count in (outputs.bytes, outputs.shards))
+    parts = f"{output_bytes}; OUT.job beside it takes {shard_bytes}"
+    if os.path.abspath(output) in STAGED:  # a URL
+        parts = f"{output_bytes}, and {shard_bytes} of shards; both are on this disk until the upload"
+    return [f"output: {parts}; the disk has {_size(found.disk)}: it {fits}"]
 
 
 def _made(found: Declared, options: Any) -> list[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from tilewright.cli._options import verb
 from tilewright.cli._output import say, show
+
+if TYPE_CHECKING:
+    from tilewright.runtime.engines.slurm import Request
 
 CONTEXT = {"allow_interspersed_args": False}  # what stands behind the verb is the verb's
 
@@ -78,12 +83,10 @@ def slurm(options: Options) -> None:
     Slurm sends a signal before the time limit. The job then saves its finished shards, and the script submits itself
     again. --array needs no MPI: each task computes its part of the shards, then helps the others.
     """
-    from typer import BadParameter
-
-    from tilewright.runtime.engines.slurm import MOST, Request, largest_array, script, submit
+    from tilewright.runtime.engines.slurm import Request
 
     if options.submit and options.script is None:
-        raise BadParameter("the script has to lie somewhere", param_hint="--script")
+        raise BadParameter("it needs a file for the script; give --script FILE", param_hint="--submit")
     request = Request(
         command=tuple(options.command),
         tasks=options.tasks,
@@ -97,24 +100,74 @@ def slurm(options: Options) -> None:
         grace=options.grace,
         throttle=options.throttle,
     )
+    request.check()
+    job, *given = options.command
+    _parsed(job, given, lambda inner: _made(options, request, inner))
+
+
+def _parsed(job: str, given: list[str], use: Any) -> None:
+    """Calls `use` with the options of the job's command. A wrong option ends the process as the verb itself does."""
+    from tilewright.cli import HELP, Verb, _app
+
+    module = import_module(f"tilewright.cli.{job}")
+
+    @verb(module.Options)
+    def command(options: Any) -> None:
+        use(options)
+
+    command.__name__, command.__doc__ = job, getattr(module, job).__doc__
+    app = _app()
+    app.command(job, cls=Verb, help=None, context_settings=HELP)(command)
+    app(args=given, prog_name=f"tilewright slurm {job}")
+
+
+def _made(options: Options, request: Request, job: Any) -> None:
+    """Write the script, and submit it if --submit is given. job: the options of the job's command."""
+    from tilewright.runtime.engines.slurm import MOST, largest_array, script, submit
+
+    _check_output(request, job.output)
     most = largest_array() if request.array else MOST
     text = script(request, most)
     if options.script is None:
         show(text.rstrip("\n"))
-        return
+    else:
+        _write(options.script, text)
+    if job.input and not _is_found(job.input):
+        say(f"Warning: the input {os.path.abspath(job.input.removeprefix('@'))} is not on this machine", err=True)
+    if options.submit and options.script:
+        say(f"Submitted: {', '.join(submit(request, options.script, most))}")
 
+
+def _check_output(request: Request, output: str) -> None:
+    """Raises UsageError for an output in a store: neither MPI nor the parts of an array can write it."""
+    from tilewright.errors import UsageError
+    from tilewright.runtime.stores.urls import is_url, local_path
+
+    if is_url(output) and local_path(output) is None:
+        what = "a job array" if request.array else "the engine mpi"
+        remedy = f"run the command itself in one Slurm job, and `tilewright work {output}` in any number of others"
+        raise UsageError(f"{what} needs a local output, and the output is a URL", path=output, remedy=remedy)
+
+
+def _is_found(path: str) -> bool:
+    """True if the input is on this machine, or cannot be checked here because it is a URL."""
+    from tilewright.runtime.stores.urls import is_url
+
+    return is_url(path) or os.path.exists(path.removeprefix("@")) or os.path.exists(path) or bool(glob.glob(path))
+
+
+def _write(path: str, text: str) -> None:
+    """Write the script. Raises UsageError if there is a file that is no script."""
     from tilewright.errors import UsageError
     from tilewright.formats.atomic import AtomicFile
     from tilewright.formats.files import InputFile
 
-    if os.path.isfile(options.script):
-        with InputFile(options.script, "script") as there:
+    if os.path.isfile(path):
+        with InputFile(path, "script") as there:
             start = bytearray(min(there.size, 2))
             there.read_into(start, 0)
         if start not in (b"", b"#!"):
-            raise UsageError("is there, and is no script", path=options.script, remedy="choose another name")
-    with AtomicFile(options.script) as file:
+            raise UsageError("is there, and is no script", path=path, remedy="choose another name")
+    with AtomicFile(path) as file:
         file.write(os.fsencode(text))
-    say(f"Written to {options.script}")
-    if options.submit:
-        say(f"Submitted: {', '.join(submit(request, options.script, most))}")
+    say(f"Written to {path}")

@@ -16,6 +16,7 @@ from typing import Any
 from tilewright.errors import InputError, ResourceError, brief
 from tilewright.formats.files import InputFile
 from tilewright.formats.inflate import EMPTY_MEMBERS, GZIP, MOST_BYTES, Inflater
+from tilewright.formats.packages import install_command
 
 PIECE_BYTES = 1 << 20  # bytes that are expanded at a time
 STREAMS = 3  # of a file at once: one counts lines, one reads a shard, one reads the start
@@ -185,7 +186,7 @@ def _zstd_module(path: str) -> Any:
         try:
             from backports import zstd  # type: ignore[import-not-found, no-redef, unused-ignore]
         except ImportError as error:
-            remedy = "install it: pip install 'tilewright[zstd]'"
+            remedy = f"install it: {install_command('zstd')}"
             raise ResourceError(
                 f".zst needs Python 3.14 or backports.zstd: {error}", path=path, remedy=remedy
             ) from error

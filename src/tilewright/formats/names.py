@@ -54,12 +54,14 @@ def kind_of_records(path: str | os.PathLike[str]) -> str:
     return next((kind for kind in kinds if plain.endswith(kind)), ".bin")
 
 
-def check_records_name(path: str | os.PathLike[str], what: str, kinds: tuple[str, ...] = RECORDS) -> None:
+def check_records_name(
+    path: str | os.PathLike[str], what: str, kinds: tuple[str, ...] = RECORDS, *, folders: bool = False
+) -> None:
     """Raises UsageError unless the name ends with one of `kinds`, because only a .bin file is read as binary numbers.
     An input may be one of INPUTS.
 
     what: the word for the file in messages. A file that is missing, a directory or a device is refused when it is
-    opened.
+    opened. folders: the output may be a folder, whose name ends with a slash.
     """
     name = os.fspath(path)
     if what == "input":
@@ -75,6 +77,8 @@ def check_records_name(path: str | os.PathLike[str], what: str, kinds: tuple[str
     remedy = f"rename it to {found}" if found in kinds else ADVICE.get(found, "choose one of these")
     if what == "output":
         remedy = "choose one of these"
+        if folders and not found:
+            remedy += f", or write {name}/ for a folder of such files"
     raise UsageError(f"the name of the {what} {said}; {rule}", path=name, remedy=remedy)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tilewright.errors import ResourceError
+from tilewright.formats.fetched import STAGED
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import CHANGED, CTIME, SWITCHES, Damaged, Value
 from tilewright.runtime.jobs.record import Record
@@ -31,15 +32,15 @@ class Trial:
 def trial_for(fingerprint: Mapping[str, Value], output: str) -> Trial | None:
     """The similar job in the directory of `output` with the longest run time; None if there is none.
 
-    An earlier run of this job counts, too.
+    An earlier run of this job counts, too. If the output is a URL, jobs in the current directory count.
     """
     trials = [trial for path in _jobs_beside(output) if (trial := _measured(path, fingerprint))]
     return max(trials, key=lambda trial: trial.seconds, default=None)
 
 
 def _jobs_beside(output: str) -> Iterator[str]:
-    """The outputs of all jobs in the directory of `output`."""
-    folder = os.path.dirname(os.path.realpath(output))
+    """The outputs of all jobs in the directory of `output`, or in the current directory if `output` is a URL."""
+    folder = os.getcwd() if os.path.abspath(output) in STAGED else os.path.dirname(os.path.realpath(output))
     with suppress(OSError), os.scandir(folder) as entries:
         yield from (entry.path.removesuffix(".job") for entry in entries if entry.name.endswith(".job"))
 

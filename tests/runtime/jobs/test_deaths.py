@@ -228,12 +228,15 @@ def _home(ranks):
     rank._socket.close()
 
 
-def test_a_death_on_a_node_without_the_logs(ranks, home, tmp_path):
+def test_a_death_on_a_node_without_the_logs(ranks, home, tmp_path, capsys):
     """The rank of this node that mpiexec kills next is not named."""
     first = ranks(0)
     first.tell(shard=6, record=None)
     assert not far_deaths.send(json.dumps(json.loads(home) | {"key": "other"}), {"shard": 1, "why": "", "killed": True})
     module._tell({"home": home, "rank": 3, "pid": 12, "shard": 8, "record": 83, "logs": "/nowhere"}, "")
+    assert capsys.readouterr().err.endswith(
+        "killed or crashed\nRun the same command again: the finished shards are saved\n"
+    )
     first.kill()
     os.waitid(os.P_PID, ranks.witness, os.WEXITED | os.WNOWAIT)
     death = {"shard": 8, "record": 83, "why": "killed or crashed", "killed": True}

@@ -12,7 +12,16 @@ from tilewright import hardware
 from tilewright.errors import InputError
 from tilewright.runtime.fingerprint import device_class
 from tilewright.runtime.jobs.cut import Lines, Records, Whole
-from tilewright.runtime.jobs.manifest import Damaged, Manifest, check_unchanged, encoded, file_identity, seal, unseal
+from tilewright.runtime.jobs.manifest import (
+    Damaged,
+    Manifest,
+    check_unchanged,
+    encoded,
+    field_words,
+    file_identity,
+    seal,
+    unseal,
+)
 
 FINGERPRINT = {
     "verb": "classify",
@@ -92,8 +101,10 @@ def test_a_file_that_was_touched_or_more():
     assert then.touched(then) == []
     for field, value in (("input.bytes", 4), ("input.sample", "ab" * 31 + "cd")):
         other = Manifest(fingerprint={**now.fingerprint, field: value}, cut=Whole())
-        assert then.touched(other) == [] and then.differs(other, but=[]).startswith(field)
+        assert then.touched(other) == [] and then.differs(other, but=[]).startswith(field_words(field))
     assert "input.sample was sha256 abababababab and is" in then.differs(other)
+    other = Manifest(fingerprint={**was, "input.bytes": 4628}, cut=Whole())
+    assert then.differs(other) == "the size of the input was 3 bytes and is 4,628 bytes"
 
 
 @pytest.mark.parametrize("size", [0, 1, 65536, 65537, 999_999, (1 << 20) - 1, 1 << 20])

@@ -245,7 +245,7 @@ def test_a_refusal_ends_all_ranks(place, ranks):
     run(place.task(), place.output, Inline())
     place.fill(44)
     code, errors, _ = finish(ranks(3))
-    assert code == 2 and "input.bytes was" in errors and errors.count("rank 0 on ") == 1, errors
+    assert code == 2 and "the size of the input was" in errors and errors.count("rank 0 on ") == 1, errors
 
 
 def test_one_rank_is_ten_times_slower(place, ranks):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.cli import main
-from tilewright.errors import InternalError, ResourceError, UsageError
+from tilewright.errors import ResourceError, UsageError
 from tilewright.runtime.engines.slurm import MOST, Request, largest_array, script, submit
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
@@ -231,7 +231,7 @@ def test_submission(there):
     array = ["sbatch --parsable --array=0-1 s 0", "sbatch --parsable --dependency=afterany:17 s"]
     assert notes(there) == ["sbatch --parsable s", *array]
     put(there / "refuse", "")
-    with pytest.raises(InternalError, match="sbatch refuses: no such partition"):
+    with pytest.raises(ResourceError, match="sbatch failed: no such partition"):
         submit(Request(COMMAND), "s")
 
 
@@ -259,21 +259,54 @@ def test_what_is_refused(request_, message):
         script(request_)
 
 
+JOB_OPTIONS = ("--model", "poet", "-i", "in.txt", "-o", "out.txt")
+
+
+def ended(*arguments):
+    """The exit code of the command line."""
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    return end.value.code or 0
+
+
 def test_the_verb(there, capsys):
+    Path("in.txt").write_text("")
     for arguments in ([], ["--script", "s.sh"], ["--script", "s.sh", "--submit", "--array"]):
-        with pytest.raises(SystemExit) as ended:
-            main(["slurm", "-n", "4", *arguments, "generate", "-n", "10", "--help"])
-        assert not ended.value.code
-        said = capsys.readouterr().out
+        assert ended("slurm", "-n", "4", *arguments, "generate", "-n", "10", *JOB_OPTIONS) == 0
+        said, errors = capsys.readouterr()
         text = Path("s.sh").read_text() if arguments else said
-        assert "tilewright generate -n 10 --help --grace 60)" in text and ("ntasks=4" in text) != (
-            "--array" in arguments
-        )
+        assert "tilewright generate -n 10 --model poet -i in.txt -o out.txt --grace 60)" in text
+        assert ("ntasks=4" in text) != ("--array" in arguments) and not errors
     assert said == "Written to s.sh\nSubmitted: 17, 17\n"
-    with pytest.raises(SystemExit) as ended:
-        main(["slurm", "--submit", "generate"])
-    assert ended.value.code == 2
+    assert ended("slurm", "--submit", "generate", *JOB_OPTIONS) == 2
+    assert "give --script FILE" in capsys.readouterr().err
+    Path("refuse").touch()
+    assert ended("slurm", "--script", "s.sh", "--submit", "generate", *JOB_OPTIONS) == 4
     Path("prompts.jsonl").write_text("{}")
-    with pytest.raises(SystemExit) as ended:
-        main(["slurm", "--script", "prompts.jsonl", "generate"])
-    assert ended.value.code == 2 and Path("prompts.jsonl").read_text() == "{}"
+    assert ended("slurm", "--script", "prompts.jsonl", "generate", *JOB_OPTIONS) == 2
+    assert Path("prompts.jsonl").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((*JOB_OPTIONS, "--modle", "critic"), "No such option: --modle"),
+        (JOB_OPTIONS[2:], "Missing option '--model'"),
+        ((*JOB_OPTIONS, "--batch-size", "many"), "Invalid value for '--batch-size'"),
+        ((*JOB_OPTIONS[:-1], "s3://b/o.jsonl"), "`tilewright work s3://b/o.jsonl`"),
+        (("--array", *JOB_OPTIONS[:-1], "s3://b/o.jsonl"), "a job array needs a local output, and the output is a URL"),
+    ],
+)
+def test_a_command_that_the_script_could_not_run(there, capsys, options, message):
+    array = ["--array"] if "--array" in options else []
+    assert ended("slurm", *array, "classify", *(word for word in options if word != "--array")) == 2
+    said, errors = capsys.readouterr()
+    assert message in " ".join(errors.split()) and said == ""
+
+
+def test_an_input_that_is_not_on_this_machine(there, capsys):
+    """It may be on the cluster: the script is written, with a warning."""
+    for name, warns in (("in.txt", True), ("s3://bucket/in.txt", False), ("/nowhere/*.txt", True), ("*b", False)):
+        assert ended("slurm", "classify", "--model", "critic", "-i", name, "-o", "out.jsonl") == 0
+        said, errors = capsys.readouterr()
+        assert said.startswith("#!/bin/bash") and errors.startswith("Warning: the input /") == warns

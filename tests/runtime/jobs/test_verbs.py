@@ -147,15 +147,19 @@ def fields(verb):
         lambda job: vars(job).update(settings=replace(job.settings, dtype="bfloat16")),
         "dtype was 'float32' and is 'bfloat16'",
     )
-    yield "input", lambda job: append(job.input), "input.bytes was"
+    yield "input", lambda job: append(job.input), "the size of the input was"
     yield "weights", lambda job: flip(f"{job.model}/model.safetensors"), "model.model.safetensors.(sample|changed) was"
-    yield "config", lambda job: append(f"{job.model}/config.json"), "model.config.json.bytes was"
+    yield "config", lambda job: append(f"{job.model}/config.json"), "the size of the model's config.json was"
     if verb == "generate":
         yield "seed", lambda job: vars(job).update(seed=4), "seed was 0 and is 4"
         for name, value in {"temperature": 0.5, "max_tokens": 2, "top_p": 0.9, "stop": ("x",), "logprobs": 2}.items():
             change = {"temperature": 1, "max_tokens": 3, name: value}
             yield name, lambda job, change=change: vars(job).update(params=SamplingParams(**change)), f"{name} was"
-        yield "tokenizer", lambda job: append(f"{job.model}/tokenizer.json"), "model.tokenizer.json.bytes was"
+        yield (
+            "tokenizer",
+            lambda job: append(f"{job.model}/tokenizer.json"),
+            "the size of the model's tokenizer.json was",
+        )
 
 
 def append(path):

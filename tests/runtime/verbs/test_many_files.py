@@ -155,7 +155,9 @@ def test_a_changed_list_is_another_job(tmp_path, model, texts):
     os.remove(tmp_path / "data" / "z.jsonl")
     assert classify(job).computed == 0
     (tmp_path / "data" / "a.jsonl").write_bytes(records(5, 1))
-    with pytest.raises(UsageError, match=r"begun with other settings or inputs: input\.(bytes|files|ctime) was"):
+    with pytest.raises(
+        UsageError, match=r"begun with other settings or inputs: (the size of the input|input\.files|input\.ctime) was"
+    ):
         classify(job)
 
 
@@ -283,6 +285,8 @@ def test_folders_of_tables_and_texts(tmp_path, model):
             {"per_input": True, "output": "out/", "more": {"d.jsonl": b""}, "without": "sub/e.jsonl"},
             "two inputs have the",
         ),
+        ({"output": "out"}, r"no suffix; .*\. Choose one of these, or write .*/out/ for a folder of such files"),
+        ({"output": "there"}, r"the output is a folder, and its name does not end with a slash\. Write .*/there/ for"),
         ({"output": "out/", "answers": "a.jsonl"}, "a folder cannot be compared with answers"),
         ({"output": "out/", "input": "in.bin"}, "a binary input has one output"),
     ],
@@ -291,6 +295,7 @@ def test_what_no_folder_can_be(tmp_path, model, texts, options, said):
     texts |= options.pop("more", {})
     texts.pop(options.pop("without", ""), None)
     source = write(tmp_path / "data", texts)
+    (tmp_path / "there").mkdir()
     np.zeros((2, 6), "<i4").tofile(tmp_path / "in.bin")
     source = str(tmp_path / options.pop("input")) if "input" in options else source
     output = f"{tmp_path}/{options.pop('output', 'out.jsonl')}"

@@ -170,8 +170,10 @@ def test_a_job_with_other_fields_is_another_job(tmp_path, model):
     source = write(tmp_path / "in.jsonl", [{"tokens": [1] * 6, "a": 1}])
     job = ClassifyJob(model, source, str(tmp_path / "out.jsonl"))
     classify(job)
-    with pytest.raises(UsageError, match=r"other settings or inputs: keep was not there and is \['a as a'\]"):
+    with pytest.raises(UsageError, match=r"other settings or inputs: --keep was not given and is \['a as a'\]"):
         classify(replace(job, keep=(("a", "a"),)))
+    with pytest.raises(UsageError, match="other settings or inputs: --text-field was not given and is 'a'"):
+        classify(replace(job, content_field="a"))
 
 
 def test_a_field_that_no_record_has_is_told(tmp_path, model):

@@ -214,7 +214,7 @@ def test_a_full_disk_at_the_merge(monkeypatch, verb, output):
         ("draw", {"dtype": "bfloat16"}, "dtype"),
         ("draw", {"image": None}, "image"),
         ("draw", {"model": "m2"}, "model[.].*"),
-        ("draw", {"input": "z.npy", "seed": 0}, "seed|input.bytes"),
+        ("draw", {"input": "z.npy", "seed": 0}, "seed|the size of the input"),
     ],
 )
 def test_other_results_are_refused(verb, change, field):

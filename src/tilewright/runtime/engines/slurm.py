@@ -17,7 +17,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from tilewright.errors import InternalError, ResourceError, UsageError
+from tilewright.errors import ResourceError, UsageError
 
 VERBS = ("generate", "score", "classify", "embed", "draw", "convolve")
 OURS = ("--engine", "--grace", "--part", "--workers")  # options that the script adds to the command
@@ -165,7 +165,7 @@ def largest_array() -> int:
 def submit(request: Request, path: str, most: int = MOST) -> list[str]:
     """Submit the script at `path` with sbatch, and return the job IDs. most: the most tasks of an array.
 
-    Raises ResourceError without sbatch, and InternalError if sbatch refuses.
+    Raises ResourceError if there is no sbatch, or if it fails.
     """
     if not request.array:
         return [_sbatch(path)]
@@ -186,5 +186,6 @@ def _sbatch(path: str, *options: str, first: int | None = None) -> str:
         raise ResourceError("there is no sbatch on this machine", path=path, remedy=remedy) from error
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
-        raise InternalError(f"sbatch refuses: {said}", path=path, remedy="see `sbatch --help` and --sbatch")
+        remedy = "check that `sinfo` shows the cluster; if it does, correct the options that --sbatch and others give"
+        raise ResourceError(f"sbatch failed: {said}", path=path, remedy=remedy)
     return done.stdout.strip().partition(";")[0]  # "ID;CLUSTER"

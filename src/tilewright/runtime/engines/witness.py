@@ -357,7 +357,7 @@ def _tell(known: dict, crash: str) -> None:
         if shard is not None:
             note_death(logs, shard, known.get("record"), name or WHY, killed=not name)
         add_line(logs, LOG, what + crash)
-    sys.stderr.write(what + crash)
+    sys.stderr.write(f"{what}{crash}Run the same command again: the finished shards are saved\n")
 
 
 def log_size(logs: str) -> int:

@@ -34,6 +34,7 @@ from tilewright.runtime.jobs.manifest import (
     Sealed,
     encoded,
     file_identity,
+    file_words,
     local_time,
     seal,
 )
@@ -94,31 +95,38 @@ def _needs_hash(manifest: Manifest, name: str) -> bool:
 def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None) -> None:
     """Raises UsageError, unless the user has vouched for the content (SAME) since the last change."""
     if path is None:
+<<<<<<< HEAD
         raise UsageError(f"it is not known whether the content of {_plain(name)} has changed", path=directory.path,
                          remedy=directory.otherwise)  # fmt: skip
+=======
+        raise UsageError(f"it is not known whether the content of {file_words(name)} has changed", path=directory.path,
+                         remedy=OTHERWISE)  # fmt: skip
+>>>>>>> fix28b
     if _said_same(directory, path):
         return
     was, is_ = (_number(manifest, name + CHANGED) for manifest in (directory.manifest, now))
-    what = f"{_plain(name)} was last changed at {local_time(is_)}; when the job was begun this was {local_time(was)}"
+    what = (
+        f"{file_words(name)} was last changed at {local_time(is_)}; when the job was begun this was {local_time(was)}"
+    )
     if was == is_:
         why = "as by an edit that puts the time back, by chmod or by a hard link"
+<<<<<<< HEAD
         what = f"the status of {_plain(name)} was changed since the job was begun, {why}"
     if directory.output in STAGED:  # a store has no file that a user could touch
         remedy = LATER if directory.joined else directory.otherwise
     else:
         command = f"touch {shlex.quote(directory.root.where(SAME))}"
         remedy = f"if its content is the same, run `{command}`; else {directory.otherwise}"
+=======
+        what = f"the status of {file_words(name)} was changed since the job was begun, {why}"
+    same = f"if its content is the same, run `touch {shlex.quote(directory.root.where(SAME))}`; else "
+>>>>>>> fix28b
     raise UsageError(
         f"{what}. Its size is the same. No earlier run has hashed all of it, so it is not known whether its content "
         "is the same",
         path=directory.path,
         remedy=remedy,
     )
-
-
-def _plain(name: str) -> str:
-    """A file's name in the fingerprint as words for a message: "model.config.json" is "the model's config.json"."""
-    return f"the model's {part}" if (part := name.removeprefix("model.")) != name else f"the {name}"
 
 
 def _said_same(directory: JobDirectory, path: str) -> bool:

@@ -32,6 +32,7 @@ Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
 
 
+OPTIONS = {"content_field": "--text-field", "keep": "--keep", "per_input": "--per-input"}  # of fields with other names
 SWITCHES = "switches"  # field with the optimisations that are switched off: it changes the speed, not the results
 
 
@@ -100,8 +101,12 @@ class Manifest(Sealed, frozen=True):
             if name == SWITCHES or _timed(name) in but or (name.endswith(CTIME) and was is missing):
                 continue
             if was != is_ or type(was) is not type(is_):
-                old, new = ("not there" if value is missing else _told(name, value) for value in (was, is_))
-                return f"{name[:MOST_TOLD]} was {old} and is {new}"
+                option = OPTIONS.get(name)
+                absent = "not given" if option else "not there"
+                old, new = (absent if value is missing else _told(name, value) for value in (was, is_))
+                if name == "content_field" and self.fingerprint.get("verb") == "generate":
+                    option = "--prompt-field"
+                return f"{(option or field_words(name))[:MOST_TOLD]} was {old} and is {new}"
         return None
 
     def touched(self, other: Manifest) -> list[str]:
@@ -151,7 +156,20 @@ def _told(field: str, value: object) -> str:
     """A fingerprint's value for a message: a time (ns) as local time, a hash as its first digits."""
     if isinstance(value, str) and field.endswith((SAMPLE, FILES, CTIME, SHA256)):
         return f"sha256 {value[:12]}"
+    if isinstance(value, int) and field.endswith(BYTES):
+        return f"{value:,} bytes"
     return local_time(value) if isinstance(value, int) and _timed(field) else repr(value)[:MOST_TOLD]
+
+
+def file_words(name: str) -> str:
+    """A file's name in the fingerprint as words for a message: "model.config.json" is "the model's config.json"."""
+    return f"the model's {part}" if (part := name.removeprefix("model.")) != name else f"the {name}"
+
+
+def field_words(field: str) -> str:
+    """A fingerprint's field for a message: "input.bytes" is "the size of the input". Other fields stay as they are."""
+    name = field.removesuffix(BYTES)
+    return field if name == field else f"the size of {file_words(name)}"
 
 
 def local_time(ns: int) -> str:

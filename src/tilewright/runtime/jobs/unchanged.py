@@ -29,6 +29,7 @@ from tilewright.runtime.jobs.manifest import (
     Manifest,
     Value,
     changed_while_running,
+    field_words,
     file_identity,
     local_time,
 )
@@ -254,7 +255,7 @@ def _difference(name: str, path: str, was: Identity | None, now: Identity | None
     if was.changed != now.changed:
         return f"{name + CHANGED} was {local_time(was.changed)} and is {local_time(now.changed)}"
     if was.size != now.size:
-        return f"{name + BYTES} was {was.size:,} and is {now.size:,}"
+        return f"{field_words(name + BYTES)} was {was.size:,} bytes and is {now.size:,} bytes"
     if (was.device, was.inode) != (now.device, now.inode):
         return f"{path} is another file, as old and as large"
     why = "as by an edit that puts the time back, by chmod or by a hard link"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tilewright.errors import InputError, ResourceError, brief
 from tilewright.formats.files import naming
+from tilewright.formats.packages import install_command
 from tilewright.runtime.stores.reasons import no_bucket, reason_of
 from tilewright.runtime.stores.urls import parts
 
@@ -48,7 +49,7 @@ def obstore() -> Any:
         import obstore
     except ImportError as error:
         raise ResourceError("URLs need the package obstore, which is not installed",
-                            remedy="run pip install 'tilewright[cloud]'") from error  # fmt: skip
+                            remedy=f"install it: {install_command('cloud')}") from error  # fmt: skip
     return obstore
 
 

@@ -239,7 +239,11 @@ def check_records(job: RecordsJob) -> None:
     if job.is_folder:
         _check_folder(job)
     else:
-        check_records_name(job.output, "output", job.FORMS)
+        folders = job.FOLDERS and job.kind != ".bin"
+        check_records_name(job.output, "output", job.FORMS, folders=folders)
+        if folders and not job.output.endswith(job.FORMS) and os.path.isdir(job.output):
+            raise UsageError("the output is a folder, and its name does not end with a slash", path=job.output,
+                             remedy=f"write {job.output}/ for a folder of files")  # fmt: skip
         if job.per_input:
             raise UsageError("--per-input needs an output that is a folder", path=job.output,
                              remedy="end its name with a slash, as in -o out/")  # fmt: skip

@@ -372,10 +372,8 @@ def test_a_worker_whose_input_has_another_time(large, memory):
     task, settings = large
 
     class Waiting(Inline):
-        """The work begins when the hash is in the store."""
-
         def run(self, job):
-            while not Objects(f"{URL}.job").stat("contents.json"):
+            while not Objects(f"{URL}.job").stat("contents.json"):  # the hash
                 time.sleep(0.01)
             super().run(job)
 

@@ -95,13 +95,8 @@ def _needs_hash(manifest: Manifest, name: str) -> bool:
 def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None) -> None:
     """Raises UsageError, unless the user has vouched for the content (SAME) since the last change."""
     if path is None:
-<<<<<<< HEAD
-        raise UsageError(f"it is not known whether the content of {_plain(name)} has changed", path=directory.path,
-                         remedy=directory.otherwise)  # fmt: skip
-=======
         raise UsageError(f"it is not known whether the content of {file_words(name)} has changed", path=directory.path,
-                         remedy=OTHERWISE)  # fmt: skip
->>>>>>> fix28b
+                         remedy=directory.otherwise)  # fmt: skip
     if _said_same(directory, path):
         return
     was, is_ = (_number(manifest, name + CHANGED) for manifest in (directory.manifest, now))
@@ -110,17 +105,12 @@ def _refuse(directory: JobDirectory, now: Manifest, name: str, path: str | None)
     )
     if was == is_:
         why = "as by an edit that puts the time back, by chmod or by a hard link"
-<<<<<<< HEAD
-        what = f"the status of {_plain(name)} was changed since the job was begun, {why}"
+        what = f"the status of {file_words(name)} was changed since the job was begun, {why}"
     if directory.output in STAGED:  # a store has no file that a user could touch
         remedy = LATER if directory.joined else directory.otherwise
     else:
         command = f"touch {shlex.quote(directory.root.where(SAME))}"
         remedy = f"if its content is the same, run `{command}`; else {directory.otherwise}"
-=======
-        what = f"the status of {file_words(name)} was changed since the job was begun, {why}"
-    same = f"if its content is the same, run `touch {shlex.quote(directory.root.where(SAME))}`; else "
->>>>>>> fix28b
     raise UsageError(
         f"{what}. Its size is the same. No earlier run has hashed all of it, so it is not known whether its content "
         "is the same",

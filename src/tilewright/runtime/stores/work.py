@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from tilewright.errors import Interrupted, ResourceError, UsageError
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.jobs import contents
-from tilewright.runtime.jobs.directory import CONTENTS, MOST_BYTES, REPORT, REQUEST, JobDirectory, Record
+from tilewright.runtime.jobs.directory import (
+    CONTENTS,
+    MANIFEST,
+    MOST_BYTES,
+    REPORT,
+    REQUEST,
+    JobDirectory,
+    Record,
+    begun_anew,
+)
 from tilewright.runtime.jobs.manifest import Damaged, Manifest
 from tilewright.runtime.jobs.merge import check_job
 from tilewright.runtime.jobs.settings import Settings
@@ -93,6 +102,20 @@ class Place:
         """The numbers of the committed shards. among: as for `Remote.committed`."""
         return self.remote.committed(among) if self.remote else set(self.directory.committed())
 
+    def missing(self, shards: int) -> list[int]:
+        """The numbers of the other shards, in random order, so that workers seldom try to claim the same one."""
+        done = self.committed()
+        todo = [number for number in range(shards) if number not in done]
+        random.shuffle(todo)
+        return todo
+
+    def check_same(self) -> None:
+        """Raises UsageError if the job has been begun anew with another manifest, or removed."""
+        if self.remote:
+            self.remote.check_same()
+            if self.remote.store.stat(MANIFEST) is None:
+                raise begun_anew(self.where)
+
 
 @contextmanager
 def opened(output: str) -> Iterator[Place]:
@@ -117,27 +140,30 @@ def work_at(place: Place, task: Task, engine: Engine, settings: Settings, stop: 
     directory.joined = True
     _check(place, task, stop)
     worked = Worked(directory.manifest.cut.shards)
-    done = place.committed()
-    todo = [number for number in range(worked.shards) if number not in done]
-    random.shuffle(todo)  # so that workers seldom try to claim the same shard
 
     def count(record: Record, worker: int) -> None:
         worked.mine, worked.records, worked.errors = (
             worked.mine + 1, worked.records + record.records, worked.errors + record.errors
         )  # fmt: skip
 
-    job = Job(task, directory, settings, stop, todo, count, lambda *about: None)
     device = "GPU" if place_for(settings.device) == "cuda" else "CPU"
-    if todo:
-        say(f"Joined: {len(done):,} of {worked.shards:,} shards are there")
+    joined = False
+    while todo := place.missing(worked.shards):
+        if joined:  # --restart of the same command has deleted shards that were there
+            place.check_same()
+        joined = True
+        say(f"Joined: {worked.shards - len(todo):,} of {worked.shards:,} shards are there")
+        job = Job(task, directory, settings, stop, todo, count, lambda *about: None)
         try:
             with _keys(place) as keys, Board(keys, device) as board:
                 share(job, engine, board, place.committed, lambda numbers: [], place.remote)
         except Interrupted:
-            pass
+            break
         except ResourceError:  # allowed if the run has finished the job meanwhile and removed the leases
             if place.remote or REPORT not in directory.root.names():
                 raise
+        if place.remote is None:
+            break
     worked.done = len(place.committed())
     return worked
 

@@ -1,0 +1,74 @@
+"""Workers of a job in a store, and what they, a run that is stopped and `status` say."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+import cloud
+import toy_jobs
+from tilewright.errors import UsageError
+from tilewright.runtime.engines.inline import Inline
+from tilewright.runtime.jobs.settings import Settings
+
+pytest.importorskip("obstore", reason="obstore is not installed (extra cloud)")
+
+import obstore
+
+URL = "s3://bucket/far/out"
+JOB = "far/out.job"
+OWN = Settings(keep_others=True)  # as on the command line without --force
+
+
+@pytest.fixture(name="memory", autouse=True)
+def _memory(monkeypatch, tmp_path_factory):
+    """A store in this process's memory."""
+    monkeypatch.setenv("TILEWRIGHT_OBJECTS", str(tmp_path_factory.mktemp("copies")))
+    return cloud.memory(monkeypatch)
+
+
+def run(task, settings=OWN, engine=None):
+    return toy_jobs.run_by_url(task, URL, engine or Inline(), settings)
+
+
+def delete(memory, *names):
+    obstore.delete(memory, [f"{JOB}/{name}" for name in names])
+
+
+def shard(number):
+    return f"shards/{number:05}.part"
+
+
+class Then(Inline):
+    """Calls `then` when the first run of shards has ended."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.then = then
+
+    def run(self, job):
+        super().run(job)
+        then, self.then = self.then, lambda: None
+        then()
+
+
+def test_restart_of_the_same_command_while_a_worker_lives(place, memory):
+    """The worker computes the shards that the new run has deleted."""
+    run(place.task())
+    delete(memory, "report.json", shard(1))
+    worked = toy_jobs.work_on(place.task(), URL, Then(lambda: delete(memory, shard(2), shard(3))), OWN)
+    assert (worked.mine, worked.done, worked.exit_code) == (3, 10, 0)
+
+
+@pytest.mark.parametrize("how", ["another", "removed"])
+def test_a_job_is_begun_anew_or_removed_while_a_worker_lives(place, memory, how):
+    run(place.task())
+    delete(memory, "report.json", shard(1))
+
+    def then():
+        delete(memory, "manifest.json", shard(2))
+        if how == "another":
+            obstore.put(memory, f"{JOB}/manifest.json", b"{}")
+
+    with pytest.raises(UsageError, match=r"begun anew or removed.*Start the worker again"):
+        toy_jobs.work_on(place.task(), URL, Then(then), OWN)

@@ -96,11 +96,14 @@ class Manifest(Sealed, frozen=True):
             return f"the version of the job's files was {self.version} and is {other.version}"
         missing = object()
         names = dict.fromkeys((*self.fingerprint, *other.fingerprint))
-        for name in sorted(names, key=lambda name: name.endswith(CTIME)):  # ctimes last: they tell least
+        # times last: a file may be touched; ctimes tell least
+        for name in sorted(names, key=lambda name: (name.endswith(CTIME), name.endswith(CHANGED))):
             was, is_ = self.fingerprint.get(name, missing), other.fingerprint.get(name, missing)
             if name == SWITCHES or _timed(name) in but or (name.endswith(CTIME) and was is missing):
                 continue
             if was != is_ or type(was) is not type(is_):
+                if name.endswith(SAMPLE) and missing not in (was, is_):
+                    return f"{file_words(name.removesuffix(SAMPLE))} has other content, and the same size"[:MOST_TOLD]
                 option = OPTIONS.get(name)
                 absent = "not given" if option else "not there"
                 old, new = (absent if value is missing else _told(name, value) for value in (was, is_))
@@ -222,5 +225,6 @@ def changed_while_running(what: str) -> InputError:
     """The error for a file that changed after the job began."""
     return InputError(
         f"what the job reads was changed while it ran: {what}",
-        remedy="put back what was there and run again; or let whatever writes it finish, and run again with --restart",
+        remedy="let whatever writes it finish, then run the same command again: it keeps the shards unless it finds "
+        "other content",
     )

@@ -91,6 +91,20 @@ def test_misspelt_urls(run, url, right, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
+def test_the_url_is_the_users(run, monkeypatch):
+    """And not that of an object which tilewright looks for."""
+
+    def refuse(*given, **named):
+        raise obstore.exceptions.GenericError("Generic S3 error: Missing SecretAccessKey")
+
+    monkeypatch.setattr(objects, "open_bucket", lambda bucket, bulk=False: None)
+    for name in ("get", "head", "list", "put"):
+        monkeypatch.setattr(obstore, name, refuse)
+    url = "s3://bucket/x.jsonl"
+    for code, errors in (classify(run, url), run("status", url)[::2], run("work", url)[::2]):
+        assert code == 4 and f"{url}: the environment variable AWS_SECRET_ACCESS_KEY is not set" in errors, errors
+
+
 @pytest.mark.parametrize("url", ["foo://bucket/a.jsonl", "https://example.com/a.jsonl"])
 def test_outputs_of_unknown_schemes(run, url):
     """An output cannot be downloaded."""

@@ -61,7 +61,7 @@ def test_a_worker_needs_the_same_input(run, begun):
     content = Path("in.bin").read_bytes()
     Path("in.bin").write_bytes(content[24:] + content[:24])
     code, _, errors = run("work", "out.bin")
-    assert code == 2 and "the job was begun with other settings or inputs: input." in errors
+    assert code == 2 and "the job was begun with other settings or inputs: the input has other content" in errors
     assert "Give this machine the files" in errors and "--restart" not in errors, "the worker has no such option"
 
 

@@ -1,13 +1,10 @@
 """Workers of a job in a store, and what they, a run that is stopped and `status` say."""
 
-import os
-from dataclasses import replace
-
 import pytest
 
 import cloud
 import toy_jobs
-from tilewright.errors import UsageError
+from tilewright.errors import Interrupted, ResourceError, UsageError
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.jobs.settings import Settings
 
@@ -72,3 +69,31 @@ def test_a_job_is_begun_anew_or_removed_while_a_worker_lives(place, memory, how)
 
     with pytest.raises(UsageError, match=r"begun anew or removed.*Start the worker again"):
         toy_jobs.work_on(place.task(), URL, Then(then), OWN)
+
+
+def test_a_run_that_another_has_overtaken(place, memory):
+    """It was suspended, as by SIGSTOP. Meanwhile another one took over, wrote the output and ended."""
+
+    def then():
+        delete(memory, "lead")
+        run(place.task())
+
+    with pytest.raises(ResourceError, match=r"another run has taken over.* and has written the output. Use that"):
+        run(place.task(), engine=Then(then))
+    assert bytes(obstore.get(memory, "far/out").bytes()) == place.squares
+    delete(memory, shard(1))
+    assert run(place.task()).computed == 1, "a report of an earlier run is none of another"
+
+
+def test_a_run_that_is_stopped_counts_the_shards_of_workers(place, memory):
+    run(place.task())
+    whole = bytes(obstore.get(memory, f"{JOB}/{shard(9)}").bytes())
+    delete(memory, "report.json", *map(shard, range(2, 10)))
+
+    class Stopped(Inline):
+        def run(self, job):
+            obstore.put(memory, f"{JOB}/{shard(9)}", whole)  # a worker's
+            raise Interrupted("", value="SIGTERM")
+
+    with pytest.raises(Interrupted, match="stopped by SIGTERM: 3 of 10 shards are kept"):
+        run(place.task(), engine=Stopped())

@@ -148,7 +148,11 @@ def fields(verb):
         "dtype was 'float32' and is 'bfloat16'",
     )
     yield "input", lambda job: append(job.input), "the size of the input was"
-    yield "weights", lambda job: flip(f"{job.model}/model.safetensors"), "model.model.safetensors.(sample|changed) was"
+    yield (
+        "weights",
+        lambda job: flip(f"{job.model}/model.safetensors"),
+        "the model's model.safetensors has other content",
+    )
     yield "config", lambda job: append(f"{job.model}/config.json"), "the size of the model's config.json was"
     if verb == "generate":
         yield "seed", lambda job: vars(job).update(seed=4), "seed was 0 and is 4"

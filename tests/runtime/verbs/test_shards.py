@@ -208,12 +208,12 @@ def test_a_full_disk_at_the_merge(monkeypatch, verb, output):
         ("convolve", {"mode": "wrap"}, "mode"),
         ("convolve", {"cval": 2.0}, "cval"),
         ("convolve", {"dtype": "float64"}, "dtype"),
-        ("convolve", {"input": "w.npy"}, "input[.].*"),
+        ("convolve", {"input": "w.npy"}, "the input"),
         ("draw", {"seed": 4}, "seed"),
         ("draw", {"count": 11}, "count"),
         ("draw", {"dtype": "bfloat16"}, "dtype"),
         ("draw", {"image": None}, "image"),
-        ("draw", {"model": "m2"}, "model[.].*"),
+        ("draw", {"model": "m2"}, "the model's .*"),
         ("draw", {"input": "z.npy", "seed": 0}, "seed|the size of the input"),
     ],
 )
@@ -223,7 +223,9 @@ def test_other_results_are_refused(verb, change, field):
     init_dcgan("m2", 4, z_size=3, size=2, channels=(4, 3), kernel=4)
     run(verb, "out.npy")
     right = found(verb, "out.npy")
-    with pytest.raises(UsageError, match=rf"begun with other settings or inputs: ({field}) was") as caught:
+    with pytest.raises(
+        UsageError, match=rf"begun with other settings or inputs: ({field}) (was|has other content)"
+    ) as caught:
         run(verb, "out.npy", **change)
     assert caught.value.exit_code == 2 and found(verb, "out.npy") == right
     if field in ("kernel", "seed"):

@@ -201,7 +201,7 @@ def _telling(work: _Run) -> Iterator[None]:
 def _kept(work: _Run) -> str:
     """The sentence about the saved shards of a job that was stopped."""
     directory = work.directory
-    done, shards = sum(1 for _ in directory.committed()), 0
+    done, shards = work.engine.kept(directory), 0
     with suppress(Damaged):
         shards = directory.manifest.cut.shards
     if work.is_settled and work.settings.restart and not work.computed and not directory.made:

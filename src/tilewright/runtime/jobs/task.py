@@ -259,6 +259,10 @@ class Engine:
     def hashed(self) -> None:
         """Called in another thread when the job's contents.json has the hash of one more file."""
 
+    def kept(self, directory: JobDirectory) -> int:
+        """The number of the job's committed shards, for the message of a run that is stopped."""
+        return sum(1 for _ in directory.committed())
+
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
         """Run shards on a rank that does not lead. Returns rank 0's report."""
         raise NotImplementedError

@@ -37,6 +37,7 @@ MOST_SECONDS = 10.0  # the longest pause, unless a scan takes longer: a dead pro
 PAGE = 1000  # shards per page of a listing: with fewer shards left than pages, each is asked for by itself
 FEW = 16  # or with at most so many left, all at once
 MISSES = 3  # failed claims in a row after which the list of free shards is read anew
+TAKEN_OVER = f"another run has taken over, because this one gave no response for {LEASE_SECONDS:g} s"
 TRIES = 4  # processes that may die with a shard before it is given up; as schedule.KILLS within one run
 
 
@@ -174,8 +175,9 @@ class Board:
     def check_leads(self) -> None:
         """Raises ResourceError if another run has taken over, for example because this machine was suspended."""
         if not self._leads() and self._keys.put(LEAD, self.id.encode(), absent=True) is None:  # else it has expired
-            what = f"another run has taken over, because this one gave no response for {LEASE_SECONDS:g} s"
-            raise ResourceError(what, path=self._keys.url, remedy="run the same command again when that run has ended")
+            raise ResourceError(
+                TAKEN_OVER, path=self._keys.url, remedy="run the same command again when that run has ended"
+            )
 
     def _taken(self, holder: str, remedy: str) -> ResourceError:
         who = member_of(self._keys, holder) or "one that has just begun"

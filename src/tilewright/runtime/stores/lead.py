@@ -21,7 +21,8 @@ from tilewright.runtime.jobs.run import check_cut, run_within
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.task import DOUBTED, Engine, Job, Task, Watch
 from tilewright.runtime.reports import SHOWN_ERRORS
-from tilewright.runtime.stores.board import Board, SharedShards
+from tilewright.runtime.stores.board import TAKEN_OVER, Board, SharedShards
+from tilewright.runtime.stores.objects import Stat
 from tilewright.runtime.stores.place import settle
 from tilewright.runtime.stores.remote import SHARDS, Publishing, Remote
 
@@ -67,7 +68,7 @@ def check_engine(settings: Settings) -> None:
 def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Settings, watch: Watch,
          request: bytes) -> tuple[Report, bool]:  # fmt: skip
     """(the report, true if this run has written the output)."""
-    found = remote.manifest()
+    found, earlier = remote.manifest(), remote.store.stat(REPORT)
     delivered = remote.delivered() if found else False
     finished = delivered and not settings.retry_failed
     if settings.keep_others and not delivered and not remote.delivering() and remote.result.tag():
@@ -85,11 +86,21 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
         remote.may_replace()
     shared = _Shared(engine, remote, board, request)
     done = run_within(task, remote.output, shared, replace(settings, restart=False), watch)
-    board.check_leads()
-    remote.check_same()
+    _check_leads(remote, board, earlier)
     with JobDirectory(remote.output) as directory:
         remote.deliver(directory)
     return done, True
+
+
+def _check_leads(remote: Remote, board: Board, earlier: Stat | None) -> None:
+    """Raises ResourceError if another run has taken over, also if that has ended; UsageError if it has begun the job
+    anew with other settings. earlier: the report in the store when this run began, which only a run that ends replaces.
+    """
+    if (report := remote.store.stat(REPORT)) and report != earlier:
+        raise ResourceError(f"{TAKEN_OVER}, and has written the output", path=remote.url,
+                            remedy="use that output; this run has written none")  # fmt: skip
+    board.check_leads()
+    remote.check_same()
 
 
 def _foreign(remote: Remote) -> TilewrightError:
@@ -160,6 +171,10 @@ class _Shared(Engine):
             store, path = self._remote.store, os.path.join(self._remote.path, CONTENTS)
             with naming(path, "read"):
                 store.put(CONTENTS, Path(path).read_bytes())
+
+    def kept(self, directory: JobDirectory) -> int:
+        """As `Engine.kept`, with the shards of workers that joined."""
+        return len(self._remote.committed())
 
     def _elsewhere(self, job: Job, numbers: list[int]) -> list[int]:
         bad = self._remote.pull_shards(numbers, job.directory)

@@ -5,9 +5,10 @@ With --job-dir, the object URL.job names that URL, and owner.json below it names
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from tilewright.errors import UsageError
+from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.files import path_of, spelled
 from tilewright.runtime.jobs.directory import MANIFEST
 from tilewright.runtime.jobs.location import OWNER, Location
@@ -26,7 +27,8 @@ def state_of(url: str, given: str | None = None) -> str:
     below the other; and ResourceError.
     """
     beside = f"{url}{JOB}"
-    there = _named(beside)
+    with _naming(url):
+        there = _named(beside)
     if given is None:
         return there or beside
     if not is_url(given):
@@ -45,7 +47,7 @@ def state_of(url: str, given: str | None = None) -> str:
 
 def output_at(url: str) -> str | None:
     """The URL of the output of the job whose state is below a URL of --job-dir; None for any other URL."""
-    with suppress(UsageError, Damaged):  # UsageError: it names no object
+    with suppress(UsageError, Damaged), _naming(url):  # UsageError: it names no object
         if got := Objects(url).get(OWNER):
             output = path_of(unseal(got[0], Location).output)
             return output if _named(f"{output}{JOB}") == url.rstrip("/") else None
@@ -74,6 +76,16 @@ def settle(store: Objects, url: str) -> None:
     if beside.put("", content, absent=True) is None and (now := _named(beside.url)) != store.url:
         raise UsageError(f"another run keeps the state of this job in {now or beside.url}", path=store.url,
                          remedy="leave out --job-dir")  # fmt: skip
+
+
+@contextmanager
+def _naming(url: str) -> Iterator[None]:
+    """Within the block, an error of the store names `url`, which the user gave, and not an object below it."""
+    try:
+        yield
+    except ResourceError as error:
+        error.path = url
+        raise
 
 
 def _named(pointer: str) -> str | None:

@@ -12,6 +12,9 @@ pytest.importorskip("obstore", reason="obstore is not installed (extra cloud)")
 
 import obstore
 
+from tilewright.runtime.stores.stage import staged
+from tilewright.runtime.stores.views import status
+
 URL = "s3://bucket/far/out"
 JOB = "far/out.job"
 OWN = Settings(keep_others=True)  # as on the command line without --force
@@ -97,3 +100,24 @@ def test_a_run_that_is_stopped_counts_the_shards_of_workers(place, memory):
 
     with pytest.raises(Interrupted, match="stopped by SIGTERM: 3 of 10 shards are kept"):
         run(place.task(), engine=Stopped())
+
+
+def test_status_lists_the_processes_of_a_job_in_a_store(place, memory):
+    """Also the one that started the job, and those that have ended."""
+    seen = []
+
+    class Watched(Inline):
+        def run(self, job):
+            super().run(job)
+            seen.append(status_of().workers)
+
+    def status_of():
+        with staged(URL) as output:
+            return status(output)
+
+    run(place.task(), engine=Watched())
+    assert [(one.worker, one.device) for one in seen[0]] == [(0, "CPU")]
+    assert [(one.shards, one.records) for one in status_of().workers] == [(10, 40)]
+    delete(memory, "report.json", shard(1), shard(2))
+    toy_jobs.work_on(place.task(), URL, Inline(), OWN)
+    assert [(one.worker, one.shards, one.records) for one in status_of().workers] == [(0, 10, 40), (1, 2, 8)]

@@ -257,9 +257,9 @@ def claim_name(number: int) -> str:
     return f"{CLAIMS}/{number:05d}"
 
 
-def member_of(keys: Keys, worker: str) -> Member | None:
+def member_of(keys: Keys, worker: str, folder: str = WORKERS) -> Member | None:
     """The entry that a process wrote about itself; None if it is missing or damaged."""
-    got = keys.get(f"{WORKERS}/{worker}") if worker else None
+    got = keys.get(f"{folder}/{worker}") if worker else None
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.json.decode(got[0], type=Member) if got else None
     return None

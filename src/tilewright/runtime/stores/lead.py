@@ -13,6 +13,7 @@ import msgspec
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.files import naming
+from tilewright.runtime.devices import place_for
 from tilewright.runtime.jobs.directory import CONTENTS, REPORT, JobDirectory, Record
 from tilewright.runtime.jobs.finished import Report
 from tilewright.runtime.jobs.manifest import Damaged, Manifest
@@ -47,12 +48,17 @@ def run_at(
     fails.
     """
     remote = Remote(url, output, settings.job_dir)
-    with Board(remote.store) as board, board.leading(JOIN.format(url)):
+    with Board(remote.store, device_word(settings)) as board, board.leading(JOIN.format(url)):
         settle(remote.store, url)
         done, is_new = _run(remote, board, task, engine, replace(settings, job_dir=None), watch, request)
         if reads_output and not is_new:
             remote.result.download()
         return done
+
+
+def device_word(settings: Settings) -> str:
+    """ "GPU" or "CPU": what `tilewright status` says about a process of a job in a store."""
+    return "GPU" if place_for(settings.device) == "cuda" else "CPU"
 
 
 def check_engine(settings: Settings) -> None:
@@ -224,4 +230,4 @@ def share(
             job.facts |= shared.facts
     finally:
         with suppress(ResourceError):
-            remote.push_logs(board.id)
+            remote.push_logs(board.id, msgspec.json.encode(board.member))

@@ -3,7 +3,7 @@
 manifest.json, contents.json, shards/, errors/, report.json   as in a local job directory (jobs/directory.py)
 pieces/00042     what shard 42 wrote in place (jobs/pieces.py), piece after piece; until the output is uploaded
 job.json         the job's options, for workers that join
-logs/            logs of the workers
+logs/            logs of the workers; ID.json counts what a process has done that has ended
 delivered.json   the tag of the output that the report describes
 delivering       exists while a run may replace the output, although delivered.json does not describe it
 lead, taken/, workers/   leases (board.py); taken/ and workers/ are removed after the output has been uploaded
@@ -232,8 +232,10 @@ class Remote:
         """Remove what only a job in progress needs. names: of all objects of the job."""
         self.store.delete([name for name in names if name.partition("/")[0] in (CLAIMS, PIECES)])
 
-    def push_logs(self, who: str) -> None:
-        """Upload the logs of this process's workers. who: the prefix of their names."""
+    def push_logs(self, who: str, counts: bytes) -> None:
+        """Upload the logs of this process's workers. who: the prefix of their names. counts: what it did, for `status`:
+        workers/ID, which has it, too, is removed."""
+        self.store.put(f"{LOGS}/{who}.json", counts)
         for path in Path(self.path, LOGS).glob("*.log"):
             if path.stat().st_size:
                 self.store.upload(f"{LOGS}/{who}-{path.name}", str(path))

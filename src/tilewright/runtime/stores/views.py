@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from tilewright.errors import UsageError
@@ -11,9 +13,9 @@ from tilewright.runtime.jobs import status as local
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.lease import Holder
 from tilewright.runtime.jobs.workers import WorkerDone
-from tilewright.runtime.stores.board import LEAD, WORKERS, Board, Keys, member_of
+from tilewright.runtime.stores.board import FEW, LEAD, WORKERS, Board, Keys, Member, member_of
 from tilewright.runtime.stores.folder import FolderKeys, joined
-from tilewright.runtime.stores.remote import Remote
+from tilewright.runtime.stores.remote import LOGS, Remote
 from tilewright.runtime.stores.stage import url_of
 
 
@@ -54,31 +56,43 @@ def status(output: str) -> local.Status:
     remote = _found(output, whole=False)
     found = local.status(output)
     if remote:
-        return _with_workers(found, remote.store)
+        return _with_workers(found, remote.store, ended=True)
     with JobDirectory(output, look=True) as directory:
         if not joined(directory.root):
             return found
         keys = FolderKeys(directory.root, look=True)
         try:
-            return _with_workers(found, keys)
+            return _with_workers(found, keys, ended=False)
         finally:
             keys.close()
 
 
-def _with_workers(found: local.Status, keys: Keys) -> local.Status:
-    """The status, with the processes that work on the job now."""
+def _with_workers(found: local.Status, keys: Keys, *, ended: bool) -> local.Status:
+    """The status, with the processes that work on the job now. ended: also with those that have ended."""
     board = Board(keys).watched()
     names = [name.partition("/")[2] for name in sorted(keys.names(WORKERS))]
     members = {name: who for name in names if board.alive(name) and (who := member_of(keys, name))}
-    if not members or found.state not in ("stopped", "running"):
+    if found.state not in ("stopped", "running"):
+        members = {}
+    listed = _ended(keys, members) if ended else []
+    listed += [one for one in members.values() if one.device]
+    done = [WorkerDone(number, one.host, one.device, one.shards, one.records) for number, one in enumerate(listed)]
+    found = replace(found, workers=[*found.workers, *done])
+    if not members:
         return found
     lead = keys.get(LEAD)
     who = members.get(lead[0].decode(errors="replace")) if lead else None
-    done = [WorkerDone(number, one.host, one.device, one.shards, one.records)
-            for number, one in enumerate(members.values()) if one.device]  # fmt: skip
     holder = Holder(who.host, who.pid, 0, who.since) if who else found.holder
     gone = found.state == "stopped" and who is None
-    return replace(found, state="running", holder=holder, workers=[*found.workers, *done], starter_gone=gone)
+    return replace(found, state="running", holder=holder, starter_gone=gone)
+
+
+def _ended(keys: Keys, members: Iterable[str]) -> list[Member]:
+    """What the processes did that have ended, in the order in which they began. members: those that have not."""
+    workers = [name.partition("/")[2].removesuffix(".json") for name in keys.names(LOGS) if name.endswith(".json")]
+    with ThreadPoolExecutor(FEW, "tilewright-status") as pool:
+        found = pool.map(lambda worker: member_of(keys, f"{worker}.json", LOGS), {*workers}.difference(members))
+        return sorted((one for one in found if one), key=lambda one: one.since)
 
 
 def verify(output: str) -> merge.Verified:

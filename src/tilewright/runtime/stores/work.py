@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tilewright.errors import Interrupted, ResourceError, UsageError
-from tilewright.runtime.devices import place_for
 from tilewright.runtime.jobs import contents
 from tilewright.runtime.jobs.directory import (
     CONTENTS,
@@ -30,7 +29,7 @@ from tilewright.runtime.reports import Say, quiet
 from tilewright.runtime.start import engine_of
 from tilewright.runtime.stores.board import Board, Keys
 from tilewright.runtime.stores.folder import FolderKeys
-from tilewright.runtime.stores.lead import share
+from tilewright.runtime.stores.lead import device_word, share
 from tilewright.runtime.stores.remote import Remote
 from tilewright.runtime.stores.request import job_of, settings_for
 from tilewright.runtime.stores.stage import url_of
@@ -146,7 +145,6 @@ def work_at(place: Place, task: Task, engine: Engine, settings: Settings, stop: 
             worked.mine + 1, worked.records + record.records, worked.errors + record.errors
         )  # fmt: skip
 
-    device = "GPU" if place_for(settings.device) == "cuda" else "CPU"
     joined = False
     while todo := place.missing(worked.shards):
         if joined:  # --restart of the same command has deleted shards that were there
@@ -155,7 +153,7 @@ def work_at(place: Place, task: Task, engine: Engine, settings: Settings, stop: 
         say(f"Joined: {worked.shards - len(todo):,} of {worked.shards:,} shards are there")
         job = Job(task, directory, settings, stop, todo, count, lambda *about: None)
         try:
-            with _keys(place) as keys, Board(keys, device) as board:
+            with _keys(place) as keys, Board(keys, device_word(settings)) as board:
                 share(job, engine, board, place.committed, lambda numbers: [], place.remote)
         except Interrupted:
             break

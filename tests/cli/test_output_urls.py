@@ -44,7 +44,7 @@ def test_output_by_url(run, store, small, far, how):
     assert kept(store) == Path("out.bin").read_bytes()
     assert len(shards_of(store)) == 5
     left = {found["path"].split("/")[2] for chunk in obstore.list(store, prefix="jobs/far.bin.job") for found in chunk}
-    assert left == {"delivered.json", "job.json", "manifest.json", "report.json", "shards"}
+    assert left == {"delivered.json", "job.json", "logs", "manifest.json", "report.json", "shards"}
     assert os.listdir("copies/jobs") == []
     code, out, _ = run(*far, *how)
     assert code == 0 and "Nothing to do" in out

@@ -32,7 +32,8 @@ class Status:
     shards. rate: records per second in the last shards. seconds_left: at that rate; None if unknown. holder: the run
     that works on the job; None if there is none or it cannot be read. (On a file system without locks, a run on another
     host cannot be detected.) gone: missing parts of a finished job. too_many: why --max-errors stopped the job, else
-    None. workers: host, device and counts of each worker, over all runs; empty for a job in one process.
+    None. workers: host, device and counts of each worker, over all runs; empty for a job in one process. Of a job in a
+    store: of each process, in the order in which they began.
     starter_gone: true if workers that joined still run, but not the process that started the job.
     """
 

@@ -75,7 +75,7 @@ def _with_workers(found: local.Status, keys: Keys, *, ended: bool) -> local.Stat
     if found.state not in ("stopped", "running"):
         members = {}
     listed = _ended(keys, members) if ended else []
-    listed += [one for one in members.values() if one.device]
+    listed = sorted([*listed, *(one for one in members.values() if one.device)], key=lambda one: one.since)
     done = [WorkerDone(number, one.host, one.device, one.shards, one.records) for number, one in enumerate(listed)]
     found = replace(found, workers=[*found.workers, *done])
     if not members:
@@ -88,11 +88,11 @@ def _with_workers(found: local.Status, keys: Keys, *, ended: bool) -> local.Stat
 
 
 def _ended(keys: Keys, members: Iterable[str]) -> list[Member]:
-    """What the processes did that have ended, in the order in which they began. members: those that have not."""
+    """What the processes did that have ended. members: those that have not."""
     workers = [name.partition("/")[2].removesuffix(".json") for name in keys.names(LOGS) if name.endswith(".json")]
     with ThreadPoolExecutor(FEW, "tilewright-status") as pool:
         found = pool.map(lambda worker: member_of(keys, f"{worker}.json", LOGS), {*workers}.difference(members))
-        return sorted((one for one in found if one), key=lambda one: one.since)
+        return [one for one in found if one]
 
 
 def verify(output: str) -> merge.Verified:

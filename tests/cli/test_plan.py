@@ -238,7 +238,7 @@ def test_a_trial_has_the_words_of_its_job_and_a_name_of_its_own():
     assert trial_command("draw", given, "a b/out/", 20) is None
     assert trial_command("convolve", [], "out.npy", 900) is None
     short = trials.Trial("try.job", 20, 0.5)
-    assert "-n 200 " in trial_command("draw", given, "a b/out/", 900, short)
+    assert trial_command("draw", given, "a b/out/", 900, short).endswith(" -n 200 -o 'a b/try200/'")
     assert trial_command("draw", given, "a b/out/", 200, short) is None
 
 

@@ -33,7 +33,8 @@ def trial_command(verb: str, given: list[str], output: str, records: int, earlie
         return None
     bare = output.rstrip("/")
     folder = "." if _is_url(output) else os.path.dirname(bare)
-    name = os.path.join(folder, f"try{os.path.splitext(bare)[1]}{output[len(bare) :]}")
+    stem = "try" if count == TRIAL else f"try{count}"  # a job with the same name and another count would be refused
+    name = os.path.join(folder, f"{stem}{os.path.splitext(bare)[1]}{output[len(bare) :]}")
     return shlex.join(["tilewright", verb, *_without(given), "-n", str(count), "-o", name])
 
 

@@ -63,6 +63,16 @@ def damage(path):
                 file.write(bytes([last[0] ^ 1]))
 
 
+def test_a_plan_refuses_the_directories_that_the_job_refuses(run, small, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "theirs").write_text("")
+    assert run(*small[:-2], "other.bin", "--job-dir", "other")[0] == 0
+    for path, wanted in {"/proc/x": 4, "none/x": 4, "in.bin/x": 4, "in.bin": 4, "full": 2, "other": 2}.items():
+        ours, theirs = run("plan", *small[:-1], "--job-dir", path), run(*small[:-1], "--job-dir", path)
+        assert (ours[0], ours[2]) == (theirs[0], theirs[2]) and ours[0] == wanted, (path, ours, theirs)
+    assert run("plan", *small[:-1], "--job-dir", "new")[0] == 0 and not (tmp_path / "new").exists()
+
+
 def test_the_report_names_the_directory(run, small, tmp_path):
     code, out, _ = run(*small[:-1], "--job-dir", "state", "--json")
     assert code == 0 and json.loads(out)["job"]["directory"] == str(tmp_path / "state")

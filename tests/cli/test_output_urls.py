@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpt2_models import save
+from tilewright.runtime import trials
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.stores.remote import Remote
 from tilewright.runtime.stores.stage import staged
@@ -95,12 +96,14 @@ def test_status_verify_and_plan_by_url(run, store, there):
     assert run("plan", *far)[0] == 2
 
 
-def test_a_trial_of_a_job_by_url_is_local(run, store, small, far):
+def test_a_trial_of_a_job_by_url_is_local(run, store, small, far, monkeypatch):
     """The plan names a local output, and uses it the next time."""
+    monkeypatch.setattr(trials, "LEAST_SECONDS", 0.0)
     np.zeros((30, 6), "<i4").tofile("many.bin")
     obstore.put(store, "in.bin", Path("many.bin").read_bytes())
     plan = run("plan", *far)[1]
     command = re.search(r"run a short trial, then plan again: `tilewright (.* -o \./try\.bin)`", plan)
+    assert "there is no similar job in the current directory" in plan
     assert command and "OUT.job" not in plan and "both are on this disk until the upload" in plan, plan
     assert run(*shlex.split(command[1]))[0] == 0
     assert "Source: try.bin.job took" in run("plan", *far)[1]
@@ -127,8 +130,10 @@ def test_what_a_store_cannot_hold(run, store, far):
 
 def test_an_object_of_others_is_kept(run, store, far):
     obstore.put(store, "jobs/far.bin", b"theirs")
-    code, _, errors = run(*far)
-    assert code == 2 and "there is an object at the output's URL that this job has not made" in errors
+    for verb in ((), ("plan",)):
+        code, _, errors = run(*verb, *far)
+        assert code == 2 and "there is an object at the output's URL that this job has not made" in errors
+    assert run("plan", *far, "--force")[0] == 0
     assert kept(store) == b"theirs"
     assert run(*far, "--force")[0] == 0 and kept(store) != b"theirs"
 
@@ -138,6 +143,7 @@ def test_an_object_of_others_in_a_folder_is_named(run, store, far):
     folder = (*[word.replace("in.bin", "in.jsonl") for word in far[:-1]], "s3://bucket/parts/")
     obstore.put(store, "in.jsonl", Path("in.jsonl").read_bytes())
     obstore.put(store, "parts/notes.txt", b"theirs")
+    assert run("plan", *folder)[::2] == run(*folder)[::2]
     code, _, errors = run(*folder)
     assert code == 4 and "s3://bucket/parts/: holds objects that this job has not made, such as 'notes.txt'" in errors
     assert kept(store, "parts/notes.txt") == b"theirs"

@@ -17,6 +17,7 @@ from tilewright.bench.results import PEER, Row, save
 from tilewright.cli._plan_time import trial_command
 from tilewright.cli.plan import options_of
 from tilewright.hardware import machine_name
+from tilewright.runtime import trials
 from tilewright.runtime.convert.models import init_dcgan, init_gpt2, init_textcnn
 from tilewright.runtime.jobs.directory import JobDirectory
 
@@ -214,8 +215,9 @@ def test_a_saved_measurement_gives_the_rate_and_without_one_a_command_is_named(r
 
 
 @pytest.mark.parametrize("verb", SMALL)
-def test_a_similar_job_beside_the_output_gives_the_rate(run, small, verb):
+def test_a_similar_job_beside_the_output_gives_the_rate(run, small, verb, monkeypatch):
     """As the advised trial is one; a volume has no shorter trial, so a job of it is started."""
+    monkeypatch.setattr(trials, "LEAST_SECONDS", 0.0)
     line = ("plan", verb, *SMALL[verb], "--threads", "1")
     text = run(*line)[1]
     advised = text.partition("rate: not known")[2].split("`")[1].split()
@@ -235,6 +237,18 @@ def test_a_trial_has_the_words_of_its_job_and_a_name_of_its_own():
     assert trial_command("draw", given, "a b/out/", 900) == "tilewright draw --model m -n 20 -o 'a b/try/'"
     assert trial_command("draw", given, "a b/out/", 20) is None
     assert trial_command("convolve", [], "out.npy", 900) is None
+    short = trials.Trial("try.job", 20, 0.5)
+    assert trial_command("draw", given, "a b/out/", 900, short).endswith(" -n 200 -o 'a b/try200/'")
+    assert trial_command("draw", given, "a b/out/", 200, short) is None
+
+
+def test_a_job_that_was_too_short_gives_no_rate(run, small, monkeypatch):
+    """Another trial gets more records. A job without a good record is no trial."""
+    monkeypatch.setattr(trials, "LEAST_SECONDS", 1e9)
+    assert run("draw", *SMALL["draw"], "--threads", "1")[0] == 0
+    text = run("plan", "draw", *replaced(SMALL["draw"], "-n", "400", "-o", "far.npy"), "--threads", "1")[1]
+    assert "rate: not known: the longest similar job is too short (out.npy.job took only " in text
+    assert " s for 40 images), and no measurement in ./results" in text
 
 
 def test_a_job_whose_records_are_all_bad_has_no_rate(run, small, tmp_path):

@@ -1,9 +1,10 @@
 """The rate of a job is that of a similar job beside its output; other directories are passed over."""
 
+from tilewright.formats.records import RecordError
 from tilewright.runtime.jobs.cut import Records
 from tilewright.runtime.jobs.directory import JobDirectory
 from tilewright.runtime.jobs.manifest import Manifest
-from tilewright.runtime.trials import trial_for
+from tilewright.runtime.trials import Trial, trial_for
 
 FIELDS = {
     "verb": "draw",
@@ -15,12 +16,14 @@ FIELDS = {
 }
 
 
-def job(output, records, **fields):
-    """A job of these records and fields, with one committed shard."""
+def job(output, records, errors=0, **fields):
+    """A job of these records and fields, with one committed shard. errors: its bad records."""
     with JobDirectory(str(output), make=True) as directory:
         directory.begin(Manifest(fingerprint=FIELDS | fields, cut=Records(0, records, records)), None)
         with directory.attempt(0) as attempt:
             attempt.write(b"x")
+            for number in range(errors):
+                attempt.error(RecordError(number + 1, "", "bad"))
             attempt.commit(records)
 
 
@@ -31,6 +34,9 @@ def test_the_similar_job_with_the_longest_measurement(tmp_path):
     job(tmp_path / "other.npy", 4, dtype="bfloat16")
     job(tmp_path / "model.npy", 4, **{"model.x.bytes": 6})
     assert trial_for(FIELDS, str(tmp_path / "out.npy")) is None
+    job(tmp_path / "bad.npy", 4, errors=4)
+    assert trial_for(FIELDS, str(tmp_path / "out.npy")) is None
     job(tmp_path / "try.npy", 20, seed=2, **{"model.x.changed": 8})
     found = trial_for(FIELDS, str(tmp_path / "out.npy"))
-    assert found.records == 20 and found.seconds > 0 and found.path == str(tmp_path / "try.npy.job")
+    assert found.records == 20 and found.seconds > 0 and found.is_short and not Trial("", 20, 1.0).is_short
+    assert found.path == str(tmp_path / "try.npy.job")

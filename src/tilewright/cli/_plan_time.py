@@ -12,23 +12,34 @@ from tilewright.formats.fetched import STAGED
 if TYPE_CHECKING:
     from tilewright.bench.rates import Job, Scaling
     from tilewright.runtime.plan import Declared
+    from tilewright.runtime.trials import Trial
 
 TRIAL = 20  # records of a trial
+TRIAL_SECONDS = 5  # about the duration of a trial after one that was too short
 FEW = 100  # records below which a job's batches are too small for its full speed
 NOT_OF_A_TRIAL = ("-n", "--count", "-o", "--output", "--gpu-memory", "--trace", "--part")  # options with a value
 
 
-def trial_command(verb: str, given: list[str], output: str, records: int) -> str | None:
+def trial_command(verb: str, given: list[str], output: str, records: int, earlier: Trial | None = None) -> str | None:
     """The command of a short trial, beside the output, or in the current directory if the output is a URL.
 
-    None where the job is as small, or the verb has no --count.
+    earlier: a similar job; if it was too short, the trial gets more records. None where the job is as small, or the
+    verb has no --count.
     """
-    if verb == "convolve" or records <= TRIAL:
+    count = TRIAL
+    if earlier and earlier.is_short:
+        count = max(TRIAL, round(earlier.records * TRIAL_SECONDS / earlier.seconds))
+    if verb == "convolve" or records <= count:
         return None
     bare = output.rstrip("/")
-    folder = "." if os.path.abspath(bare) in STAGED else os.path.dirname(bare)
-    name = os.path.join(folder, f"try{os.path.splitext(bare)[1]}{output[len(bare) :]}")
-    return shlex.join(["tilewright", verb, *_without(given), "-n", str(TRIAL), "-o", name])
+    folder = "." if _is_url(output) else os.path.dirname(bare)
+    stem = "try" if count == TRIAL else f"try{count}"  # a job with the same name and another count would be refused
+    name = os.path.join(folder, f"{stem}{os.path.splitext(bare)[1]}{output[len(bare) :]}")
+    return shlex.join(["tilewright", verb, *_without(given), "-n", str(count), "-o", name])
+
+
+def _is_url(output: str) -> bool:
+    return os.path.abspath(output.rstrip("/")) in STAGED
 
 
 def _without(given: list[str]) -> list[str]:
@@ -43,7 +54,7 @@ def _without(given: list[str]) -> list[str]:
 
 
 def effort(
-    name: str, found: Declared, told: dict[str, Any], threads: int, trial: str | None
+    name: str, found: Declared, told: dict[str, Any], threads: int, output: str, trial: str | None
 ) -> tuple[list[str], dict[str, Any]]:
     """(lines, figures) of operations, time and workers. trial: the command that measures a rate."""
     from tilewright.bench.rates import Job, saved_rows, scaling
@@ -59,7 +70,7 @@ def effort(
         most = found.begun.cut.shards
     units = cpu().cores if threads else max(1, len(visible_gpus()))
     useful = scaling(job, rows, most, units)
-    line, seconds, source = _rate(job, found, rows, trial)
+    line, seconds, source = _rate(job, found, rows, trial, _missing(found, output))
     figures |= {"workers_that_pay": useful.workers, "workers_measured": useful.row is not None,
                 "expected_seconds": seconds}  # fmt: skip
     if source:
@@ -67,17 +78,30 @@ def effort(
     return [*lines, line, _workers(job, useful, units, seconds)], figures
 
 
-def _rate(job: Job, found: Declared, rows: list[Any], trial: str | None) -> tuple[str, float | None, str]:
+def _missing(found: Declared, output: str) -> str:
+    """Why no similar job gives a rate."""
+    earlier = getattr(found, "trial", None)
+    if earlier:
+        took = f"{os.path.relpath(earlier.path)} took only {_duration(earlier.seconds)}"
+        return f"the longest similar job is too short ({took} for {earlier.records:,} {_unit(found)})"
+    return f"there is no similar job {'in the current directory' if _is_url(output) else 'beside the output'}"
+
+
+def _unit(found: Declared) -> str:
+    """The unit of a similar job's records."""
+    return "planes" if "planes" in found.figures else found.unit
+
+
+def _rate(job: Job, found: Declared, rows: list[Any], trial: str | None, missing: str) -> tuple[str, float | None, str]:
     """(line, seconds of the whole job with one worker, the measurement that says so); None and "" if none does."""
     from tilewright.bench.rates import rate
     from tilewright.runtime.plan import JobPlan
 
     seconds, source, why = None, "", ""
-    if isinstance(found, JobPlan) and (similar := found.trial):
+    if isinstance(found, JobPlan) and (similar := found.trial) and not similar.is_short:
         seconds = similar.seconds / similar.records * found.figures.get("planes", found.records)
         source = os.path.relpath(similar.path)
-        unit = "planes" if "planes" in found.figures else found.unit
-        why = f"{source} took {_duration(similar.seconds)} for {similar.records:,} {unit}"
+        why = f"{source} took {_duration(similar.seconds)} for {similar.records:,} {_unit(found)}"
         if similar.records < FEW:
             why += "; a larger job is faster per record"
     elif measured := rate(job, rows):
@@ -86,13 +110,13 @@ def _rate(job: Job, found: Declared, rows: list[Any], trial: str | None) -> tupl
         source = f"results/{row.machine}/{row.op}.csv: {row.rung}, {row.size}, {row.dtype}{threads}"
         why = f"{source}, {row.date}; scaled by the number of operations, without reading and writing"
     if seconds is None:
-        return _no_rate(job, trial), None, ""
+        return _no_rate(job, trial, missing), None, ""
     per_second = _amount(found.records / max(seconds, 1e-9))
     line = f"rate: about {per_second} {found.unit}/s, {_duration(seconds)} with one worker. Source: {why}"
     return line, seconds, source
 
 
-def _no_rate(job: Job, trial: str | None) -> str:
+def _no_rate(job: Job, trial: str | None, missing: str) -> str:
     from tilewright.bench.rates import saving_command
 
     if not job.flops:
@@ -105,8 +129,7 @@ def _no_rate(job: Job, trial: str | None) -> str:
     command = saving_command(job)
     bench = f"`{command}` measures this machine in some minutes" if command else f"`tilewright bench {job.verb}` "
     bench += "" if command else "measures float32 only"
-    missing = "there is no similar job beside the output, and no measurement in ./results"
-    return f"rate: not known: {missing}. {advice}. Or: {bench}"
+    return f"rate: not known: {missing}, and no measurement in ./results. {advice}. Or: {bench}"
 
 
 def _workers(job: Job, useful: Scaling, units: int, seconds: float | None) -> str:

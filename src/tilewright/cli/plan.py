@@ -73,8 +73,9 @@ def plan(options: Options) -> None:
     figures that are estimated from the sample. Of a volume, or of noise above 16 MiB, only the header is read.
 
     The time is estimated from a similar job in the output's directory: one with the same model or kernel, device and
-    precision. If there is none, it is estimated from ./results, where `bench --save` stores measurements. Else plan
-    prints the command of a short trial.
+    precision. If the output is a URL, plan looks in the current directory. A job does not count if it took less than a
+    second or has no good record. If there is none, the time is estimated from ./results, where `bench --save` stores
+    measurements. Else plan prints the command of a short trial.
     """
     job, *given = options.command
     if job not in JOBS:
@@ -133,8 +134,8 @@ def _planned(given: list[str], module: Any, options: Any, memory: int | None) ->
         head, disk, told, found = _head(whole), _disk(whole, options.output), whole.as_dict(), whole
     told |= {"without": sorted(set(options.without))} if options.without else {}
     threads = (options.threads or cpu().cores) if told["device"] == "cpu" else 0
-    trial = None if made else trial_command(name, given, options.output, found.records)
-    lines, figures = effort(name, found, told, threads, trial)
+    trial = None if made else trial_command(name, given, options.output, found.records, getattr(found, "trial", None))
+    lines, figures = effort(name, found, told, threads, options.output, trial)
     told |= {"threads": threads, "available_memory": available_memory(), **figures}
     return "\n".join([*head, *_memory(found, told["device"], memory), *disk, *lines]), told
 

@@ -90,6 +90,14 @@ def is_mount(path: str) -> bool:
     return os.fsencode(path) in points
 
 
+def holds_no_files(folder: str) -> bool:
+    """True for a directory of the kernel, in which no user can make anything: in /proc or /sys."""
+    kernel = [root for root in ("/proc", "/sys") if os.path.ismount(root)]
+    with suppress(OSError):
+        return os.stat(folder).st_dev in [os.stat(root).st_dev for root in kernel]
+    return False
+
+
 def _unescaped(name: bytes) -> bytes:
     """The name with its escapes decoded: blanks and similar characters are a backslash and an octal number."""
     return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), name)

@@ -10,14 +10,17 @@ from tilewright.formats.atomic import check_writable
 from tilewright.formats.destinations import resolved
 from tilewright.runtime.jobs import contents, made, trace
 from tilewright.runtime.jobs.cut import Cut
-from tilewright.runtime.jobs.directory import JobDirectory
-from tilewright.runtime.jobs.location import chosen
+from tilewright.runtime.jobs.directory import LEASE, MANIFEST, JobDirectory
+from tilewright.runtime.jobs.durable import Folder, check_makeable
+from tilewright.runtime.jobs.location import check_free, chosen
 from tilewright.runtime.jobs.manifest import Damaged, Manifest, Value
 from tilewright.runtime.jobs.run import check_cut, check_part
 from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.status import status
 from tilewright.runtime.jobs.task import Assembling, Reading
 from tilewright.runtime.start import VerbTask, engine_of, workers_of
+from tilewright.runtime.stores.lead import check_replaceable
+from tilewright.runtime.stores.remote import Remote
 from tilewright.runtime.stores.stage import url_of
 from tilewright.runtime.stores.views import mirror
 
@@ -52,10 +55,15 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
     manifest = Manifest(fingerprint=task.fingerprint(), cut=check_cut(task.cut(settings.shard_size)))
     check_part(settings)
     begun = Begun(manifest.cut, 0, "new", (), task.workers, manifest.fingerprint)
-    mirror(output, job_dir=settings.job_dir)
-    path = chosen(resolved(output), None if url_of(output) else settings.job_dir)
+    url, remote = url_of(output), mirror(output, job_dir=settings.job_dir)
+    path = chosen(resolved(output), None if url else settings.job_dir)
+    if not url:
+        _check_place(path, output)
     outputs = task.outputs() if isinstance(task, Assembling) else [os.path.realpath(output)]
-    if settings.keep_others:
+    if url and settings.keep_others:
+        remote = remote or Remote(url, output, settings.job_dir)
+        check_replaceable(remote, remote.delivered())
+    elif settings.keep_others:
         if os.path.isdir(path):
             with JobDirectory(output, look=True) as directory:
                 made.check_replaceable(directory, outputs, keep_others=True)
@@ -70,6 +78,19 @@ def begun_of(task: VerbTask, settings: Settings, output: str, device: str) -> Be
         trace.check_path(settings.trace, output)
         check_writable(settings.trace)
     return begun
+
+
+def _check_place(path: str, output: str) -> None:
+    """Raises ResourceError or UsageError if the job's state cannot be stored in the directory `path`."""
+    output = resolved(output)
+    if not os.path.lexists(path):
+        check_makeable(path)
+    elif path != f"{output}.job":
+        root = Folder(path)
+        try:
+            check_free(root, output, {MANIFEST, LEASE})
+        finally:
+            root.close()
 
 
 def _shards_in(output: str) -> int:

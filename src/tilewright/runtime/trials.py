@@ -15,6 +15,7 @@ from tilewright.runtime.jobs.manifest import CHANGED, CTIME, SWITCHES, Damaged, 
 from tilewright.runtime.jobs.record import Record
 
 SHARDS = 64  # the most shards of a job from which the rate is computed
+LEAST_SECONDS = 1.0  # of a job that gives a rate: in less, the start of a shard may take most of the time
 # Fields of the fingerprint on which the time per record depends; `input.` for volumes, whose records are planes
 SAME = ("verb", "dtype", "device", "image", "kernel", "mode", "sampling.max_tokens", "sampling.n", "model.", "rung.",
         SWITCHES)  # fmt: skip
@@ -22,17 +23,23 @@ SAME = ("verb", "dtype", "device", "image", "kernel", "mode", "sampling.max_toke
 
 @dataclass(frozen=True)
 class Trial:
-    """A similar job. path: its directory. seconds: the sum that its workers spent on `records`."""
+    """A similar job. path: its directory. seconds: the sum that its workers spent on `records`, which are good."""
 
     path: str
     records: int
     seconds: float
 
+    @property
+    def is_short(self) -> bool:
+        """True if the job took too little time to give a rate."""
+        return self.seconds < LEAST_SECONDS
+
 
 def trial_for(fingerprint: Mapping[str, Value], output: str) -> Trial | None:
     """The similar job in the directory of `output` with the longest run time; None if there is none.
 
-    An earlier run of this job counts, too. If the output is a URL, jobs in the current directory count.
+    An earlier run of this job counts, too. A job without a good record does not. If the output is a URL, jobs in the
+    current directory count.
     """
     trials = [trial for path in _jobs_beside(output) if (trial := _measured(path, fingerprint))]
     return max(trials, key=lambda trial: trial.seconds, default=None)
@@ -58,7 +65,8 @@ def _measured(output: str, fingerprint: Mapping[str, Value]) -> Trial | None:
                                      if (found := directory.record(number))]  # fmt: skip
     except (Damaged, ResourceError):
         return None
-    count, seconds = sum(record.records for record in records), sum(record.seconds for record in records)
+    count = sum(record.records - record.errors for record in records)
+    seconds = sum(record.seconds for record in records)
     return Trial(directory.path, count, seconds) if count and seconds > 0 else None
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.errors import ResourceError
 from tilewright.formats.atomic import temporary_name
+from tilewright.formats.destinations import holds_no_files
 from tilewright.formats.files import naming
 
 if TYPE_CHECKING:
@@ -67,6 +68,17 @@ def _not_makeable(path: str) -> ResourceError:
         return ResourceError(f"cannot make this directory: there is no directory {parent}", path=path,
                              remedy="make it first, or choose another directory")  # fmt: skip
     return ResourceError(f"no directory can be made in {parent}", path=path, remedy="choose another directory")
+
+
+def check_makeable(path: str) -> None:
+    """Raises ResourceError if it is known already, without writing, that no directory can be made at `path`."""
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.lexists(parent) or holds_no_files(parent):
+        raise _not_makeable(path)
+    with naming(path, "open the directory"):
+        os.stat(os.path.join(parent, ""))  # refused if it is a file
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
 class Folder:

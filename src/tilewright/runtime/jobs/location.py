@@ -93,16 +93,7 @@ def settle(root: Folder, output: str, known: Set[str]) -> bool:
     with suppress(OSError):  # some file systems cannot lock a directory
         fcntl.flock(root.fd, fcntl.LOCK_EX)
     try:
-        names = set(root.names())
-        owner = output_in(root.path)
-        if owner is None and root.path.endswith(".job") and names & known:
-            owner = root.path.removesuffix(".job")  # it lies beside this output
-        if owner not in (None, output):
-            raise UsageError(f"this directory holds the state of the job of {owner}", path=root.path,
-                             remedy="give --job-dir another directory: each job needs its own")  # fmt: skip
-        if names and not names & {OWNER, *known}:
-            raise UsageError("--job-dir is not empty, and holds no job", path=root.path,
-                             remedy="give --job-dir a new directory, or an empty one")  # fmt: skip
+        names = check_free(root, output, known)
         content = encoded(seal(Location(directory=spelled(root.path), output=spelled(output))))
         if root.read(OWNER, MOST_BYTES) != content:
             root.place(OWNER, content)
@@ -111,6 +102,21 @@ def settle(root: Folder, output: str, known: Set[str]) -> bool:
     finally:
         with suppress(OSError):
             fcntl.flock(root.fd, fcntl.LOCK_UN)
+
+
+def check_free(root: Folder, output: str, known: Set[str]) -> set[str]:
+    """The names in the open directory. known, errors: as for `settle`."""
+    names = set(root.names())
+    owner = output_in(root.path)
+    if owner is None and root.path.endswith(".job") and names & known:
+        owner = root.path.removesuffix(".job")  # it lies beside this output
+    if owner not in (None, output):
+        raise UsageError(f"this directory holds the state of the job of {owner}", path=root.path,
+                         remedy="give --job-dir another directory: each job needs its own")  # fmt: skip
+    if names and not names & {OWNER, *known}:
+        raise UsageError("--job-dir is not empty, and holds no job", path=root.path,
+                         remedy="give --job-dir a new directory, or an empty one")  # fmt: skip
+    return names
 
 
 def _point(output: str, content: bytes, directory: str) -> None:

@@ -77,8 +77,8 @@ def _run(remote: Remote, board: Board, task: Task, engine: Engine, settings: Set
     found, earlier = remote.manifest(), remote.store.stat(REPORT)
     delivered = remote.delivered() if found else False
     finished = delivered and not settings.retry_failed
-    if settings.keep_others and not delivered and not remote.delivering() and remote.result.tag():
-        raise _foreign(remote)
+    if settings.keep_others:
+        check_replaceable(remote, delivered)
     if settings.restart:
         remote.may_replace()  # before delivered.json is removed
         remote.clear()
@@ -107,6 +107,15 @@ def _check_leads(remote: Remote, board: Board, earlier: Stat | None) -> None:
                             remedy="use that output; this run has written none")  # fmt: skip
     board.check_leads()
     remote.check_same()
+
+
+def check_replaceable(remote: Remote, delivered: bool) -> None:
+    """Raises ResourceError for a folder, or UsageError for an object, at the output's URL that this job has not made.
+
+    delivered: as `remote.delivered()`.
+    """
+    if not delivered and not remote.delivering() and remote.result.tag():
+        raise _foreign(remote)
 
 
 def _foreign(remote: Remote) -> TilewrightError:

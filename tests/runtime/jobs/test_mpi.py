@@ -8,12 +8,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tilewright import hardware
 from tilewright.errors import InputError, ResourceError, UsageError
 from tilewright.runtime.engines import mpi as module
+from tilewright.runtime.engines import ranks as messages
 from tilewright.runtime.engines.inline import Inline
 from tilewright.runtime.engines.mpi import gpu_names
 from tilewright.runtime.engines.schedule import KILLS, TRIES
@@ -84,6 +86,35 @@ def test_any_number_of_ranks(place, ranks, count):
     assert [(one.worker, one.host) for one in found] == [(rank, os.uname().nodename) for rank in range(count)]
     assert all(one.device.startswith("core") == (count > 1) for one in found)
     assert sum(one.records for one in found) == 40
+
+
+class Letters:
+    """A communicator of two ranks as rank 0 sees it: rank 1's messages arrive one by one, after rank 0's first."""
+
+    rank, size = 0, 2
+
+    def __init__(self, *arriving):
+        self.arriving, self.sent = list(arriving), []
+
+    def isend(self, message, dest, tag):
+        self.sent.append(message)
+        return SimpleNamespace(Test=lambda: True, Wait=lambda: None)
+
+    def iprobe(self, source=None, tag=None):
+        return bool(self.sent and self.arriving)
+
+    def recv(self, tag=None):
+        return 1, self.arriving.pop(0)
+
+
+def test_a_heartbeat_that_crosses_the_last_message_has_no_answer():
+    """Nobody would receive the answer, and MPI_Finalize fails if a message is left over."""
+    comm = Letters(messages.Hello(), messages.Bye())
+    counter = messages.Counter(comm)
+    last = messages.Finished(None)
+    counter.post(last)
+    counter.close()
+    assert comm.sent == [last] and not comm.arriving
 
 
 def test_a_resume(place, ranks):

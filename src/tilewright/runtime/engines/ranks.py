@@ -163,6 +163,7 @@ class Counter(threading.Thread):
         self._waiting: set[int] = set()  # ranks that wait for a shard
         self._others = set(range(1, comm.size))  # ranks that have not sent Bye
         self._asked = ""
+        self._finished = False  # True: the others receive no further message, and MPI fails if one is left over
         self.start()
 
     def begin(self, job: Job) -> None:
@@ -224,7 +225,7 @@ class Counter(threading.Thread):
             self._start(message)
         elif isinstance(message, Hello):
             self._alone[source] = message.record
-            if source:
+            if source and not self._finished:
                 self._send(Hello(), source)
             if self._job:
                 self._job.at_work(source, message.done, message.share)
@@ -245,7 +246,7 @@ class Counter(threading.Thread):
         elif isinstance(message, Bye):
             self._others.discard(source)
         elif isinstance(message, Finished):
-            self._job = None
+            self._job, self._finished = None, True
             for rank in self._others:
                 self._send(message, rank)
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.errors import InputError
 from tilewright.formats.files import InputFile
@@ -197,6 +197,23 @@ class Startless(Squares):
 
     def open(self, place):
         raise RuntimeError("no model")
+
+
+@dataclass
+class Moody(Squares):
+    """While `bad` is set, record 5 fails."""
+
+    bad: bool = True
+
+    def open(self, place):
+        return MoodyWorker(self, place)
+
+
+class MoodyWorker(SquaresWorker):
+    """See Moody."""
+
+    def run(self, shard, out, beat):
+        return super().run(replace(shard, skip=((5, "bad"),)) if self.task.bad else shard, out, beat)
 
 
 class Elsewhere(Squares):

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,23 +63,6 @@ def content(store, name="far/out"):
 
 def shards(board, todo, done=lambda among: set(), elsewhere=lambda numbers: []):
     return SharedShards(board, todo, done, elsewhere, supervised=False)
-
-
-@dataclass
-class Moody(toy_jobs.Squares):
-    """While `bad` is set, record 5 fails."""
-
-    bad: bool = True
-
-    def open(self, place):
-        return MoodyWorker(self, place)
-
-
-class MoodyWorker(toy_jobs.SquaresWorker):
-    """See Moody."""
-
-    def run(self, shard, out, beat):
-        return super().run(replace(shard, skip=((5, "bad"),)) if self.task.bad else shard, out, beat)
 
 
 def test_an_answer_that_is_lost(keys, monkeypatch):
@@ -240,7 +223,7 @@ def test_a_run_that_may_replace_the_output_is_stopped(place, memory, how):
 
 def test_a_run_with_retry_failed_is_stopped_before_it_delivers(place, memory, monkeypatch):
     """The next run sees that the output lacks the new shards."""
-    bad = Moody(place.input, knobs=place.task().knobs)
+    bad = toy_jobs.Moody(place.input, knobs=place.task().knobs)
     good = replace(bad, bad=False)
     assert run(bad).errors == 1 and content(memory) != place.squares
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
@@ -252,7 +235,7 @@ def test_a_run_with_retry_failed_is_stopped_before_it_delivers(place, memory, mo
 
 def test_a_finished_job_is_listed_and_not_read(place, memory, monkeypatch):
     """Only shards with errors are read, for their messages. Without --validate the output is not read either."""
-    task, asked, got = Moody(place.input, knobs=place.task().knobs), [], obstore.get
+    task, asked, got = toy_jobs.Moody(place.input, knobs=place.task().knobs), [], obstore.get
     run(task)
     obstore.put(memory, "far/out.job/pieces/00001", b"left by a killed run")
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,24 +127,9 @@ def test_a_worker_without_others_costs_nothing(place, monkeypatch):
     place.check()
 
 
-@dataclass
-class Moody(toy_jobs.Squares):
-    """Record 5 fails."""
-
-    def open(self, place):
-        return MoodyWorker(self, place)
-
-
-class MoodyWorker(toy_jobs.SquaresWorker):
-    """See Moody."""
-
-    def run(self, shard, out, beat):
-        return super().run(replace(shard, skip=((5, "bad"),)), out, beat)
-
-
 def test_a_late_worker_keeps_the_errors_of_a_shard_that_is_there(place):
     """The run may have made a record with a repeated id an error since then."""
-    run(Moody(place.input), place.output, Inline())
+    run(toy_jobs.Moody(place.input), place.output, Inline())
     with JobDirectory(place.output) as directory:
         directory.joined = True
         with directory.attempt(1) as out:
@@ -155,7 +140,7 @@ def test_a_late_worker_keeps_the_errors_of_a_shard_that_is_there(place):
 
 def test_a_worker_that_ends_while_the_run_commits_a_shard_again(place):
     """It leaves the file of errors, which the run renames after its commit."""
-    run(Moody(place.input), place.output, Inline())
+    run(toy_jobs.Moody(place.input), place.output, Inline())
     with JobDirectory(place.output) as directory:
         directory.errors.place(again_name(1), b"{}\n")
         directory.joined = True

@@ -58,6 +58,8 @@ def test_rows_and_their_table(setting, pretend, job):
     assert {row.check for row in rows} == {"same bytes, SHA-256 a"}
     assert commands[0][-2:] == ["--count", "1024"] and commands[1] == commands[2]
     assert {sum(word in ("-n", "--count") for word in command) for command in commands} == {1}
+    if job == "gpt2":  # greedy, as the other rows of GPT-2
+        assert all(command[command.index("--temperature") + 1] == "0" for command in commands)
     assert said[1] == f"{job}, local, 2: 4.00 s, 100% of linear, 12.00 s besides, 10 shards"
     (table,) = bench_tables(rows)
     assert table.rows[1][2:] == ("local", "1 core", "2", "750", "4", "12", "2.00", "100")

@@ -40,6 +40,7 @@ TINY = {  # options of `tilewright init` by model, for tests
     "dcgan": "--z-size 4 --channels 8,4,3",
 }
 WARM = 1024  # records of the run that warms up on a CPU and is not measured
+GREEDY = ("--temperature", "0")  # as in the other measurements of GPT-2; by default, `generate` samples
 BLOCK = 1 << 20  # rows of an input that are generated at a time
 SECONDS = 600  # after which a run is stopped
 SAME = "same bytes, SHA-256 "  # how a row's check begins; the first digits of its output's digest follow
@@ -179,7 +180,7 @@ def _prepare(job: str, count: int, setting: Setting) -> list[str]:
                 file.write(rng.integers(0, vocabulary, shape, np.int32).tobytes())
     own = {
         "textcnn": ["classify", "-i", str(records)],
-        "gpt2": ["generate", "-i", str(records), "--max-tokens", str(setting.tokens), "--ignore-eos"],
+        "gpt2": ["generate", "-i", str(records), "--max-tokens", str(setting.tokens), "--ignore-eos", *GREEDY],
         "dcgan": ["draw", "--seed", "1"],
     }[MODELS[job]]
     return [*own, "--model", str(model), "--dtype", setting.dtype, "--device", setting.device, *setting.more]

@@ -19,9 +19,9 @@ $(VENV)/.core: $(VENV)/.python pyproject.toml
 	$(BIN)/pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.core
+$(VENV)/.test: $(VENV)/.python pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[test]'
-	@touch $@
+	@touch $@ $(VENV)/.core
 
 setup: $(VENV)/.core ## make .venv with the core install
 
@@ -34,7 +34,7 @@ check: $(VENV)/.test ## format, lint and types
 	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 
 test: check ## everything that has to hold, in minutes on 2 cores
-	$(RUN) -m pytest -n 2 --dist loadfile -m "not long" $(ARGS)
+	$(RUN) -m pytest -n 3 --dist loadfile -m "not long" $(ARGS)
 
 test-long: $(VENV)/.test ## the same and the tests that take longer
 	$(BIN)/pip install --quiet --editable '.[test,ray]'
@@ -56,7 +56,7 @@ bench: $(VENV)/.test ## measure every ladder, all jobs and their workers on this
 	$(RUN) -m tilewright bench gpt2 --dtype both --profile --save
 	$(RUN) -m tilewright bench dcgan --dtype both --save
 	$(RUN) -m tilewright bench convolve --save
-	$(RUN) -m tilewright bench embed --save
+	for model in minilm distilbert bert; do $(RUN) -m tilewright bench embed --model $$model --save || exit; done
 	$(RUN) -m tilewright bench score --save
 	$(RUN) -m tilewright bench scaling --save
 	$(MAKE) report
@@ -68,8 +68,8 @@ bench-gpu: $(VENV)/.test ## measure every ladder and job on this machine's GPU, 
 	$(RUN) -m tilewright bench gpt2 --device cuda --dtype both --profile --save
 	$(RUN) -m tilewright bench dcgan --device cuda --dtype both --save
 	$(RUN) -m tilewright bench convolve --device cuda --save
-	$(RUN) -m tilewright bench embed --device cuda --save
-	$(RUN) -m tilewright bench score --device cuda --save
+	for model in minilm distilbert bert; do $(RUN) -m tilewright bench embed --model $$model --device cuda --dtype float16 --save || exit; done
+	$(RUN) -m tilewright bench score --device cuda --dtype bfloat16 --save
 	$(MAKE) report
 
 report: $(VENV)/.core ## write the tables, the figures and the HTML page from results/, and the drawings of the kernels

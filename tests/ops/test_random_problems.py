@@ -14,7 +14,7 @@ from random_cases import RANDOM
 from tilewright.hardware.cpu import cpu
 from tilewright.ops.core.ladder import operations
 
-FEW = 4  # of a rung, in `make test`
+FEW = 2  # of a rung, in `make test`
 MANY = int(os.environ.get("TILEWRIGHT_PROBLEMS", "200"))
 NARROW = [(op, rung, lanes) for lanes in (4, 8) if lanes < cpu().lanes for op, rung in random_problems.pairs(lanes)]
 

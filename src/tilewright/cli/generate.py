@@ -72,7 +72,7 @@ class Options(RecordOptions):
         float | None,
         of_sampling(
             metavar="P",
-            help="Draw only from the likeliest tokens: as few as have a total probability of at least P.",
+            help="Draw only from the likeliest tokens: the fewest whose total probability is at least P.",
             show_default="1",
         ),
     ] = None

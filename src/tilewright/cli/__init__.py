@@ -56,7 +56,7 @@ VERBS = {
     "report": "Write tables, figures and a page from the measured results.",
     "writeup": "Write a report of this machine from its measured results.",
     "timeline": "Draw when each worker of a job read, computed and wrote, from --trace files.",
-    "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time each job at full size.",
+    "demo": "Write verse, judge reviews, draw faces and smooth a volume; then time four jobs at full size.",
     "slurm": "Write a Slurm batch script for a job. The script resumes after time limits.",
     "warm": "Compile the kernels of jobs ahead, into a directory for other machines.",
     "doctor": "Show this machine, and what is missing on it.",

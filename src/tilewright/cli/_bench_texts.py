@@ -97,7 +97,7 @@ def score(options: Score) -> None:
 
     The token ids are random. A context is as long as a line of --input, at 1.3 tokens per word; a continuation has 2 to
     24 tokens. The peers take batches of 16 texts of similar length, or 64 on a GPU. The peer lm-eval is the `hf`
-    backend of lm-evaluation-harness (pip install 'tilewright[eval]').
+    backend of lm-evaluation-harness (pip install -e '.[eval]' in a clone).
     """
     watch, device = begin(options, options.dtype, options.threads)
     from tilewright.bench.workloads.embed import read_lines

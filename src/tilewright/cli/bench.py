@@ -75,7 +75,7 @@ class Gpt2(Common):
     data: Input = None
     count: Annotated[
         int | None,
-        Option("--count", "-n", min=1, metavar="N", help="Number of prompts of the workload course.",
+        Option("--count", "-n", min=1, metavar="N", help='Number of prompts of the workload "course".',
                show_default="1,024, or 6,400 on a GPU"),
     ] = None  # fmt: skip
     only: Annotated[
@@ -83,7 +83,7 @@ class Gpt2(Common):
         Option(metavar="LIST", help="Run only these workloads: some of course, batch, single, sampled.",
                show_default="all but sampled"),
     ] = None  # fmt: skip
-    max_tokens: Annotated[int, Option(metavar="N", min=1, help="New tokens per prompt of the workload course.")] = 8
+    max_tokens: Annotated[int, Option(metavar="N", min=1, help='New tokens per prompt of the workload "course".')] = 8
     dtype: Annotated[Literal["float32", "bfloat16", "both"], Option(help="Precision of the products.")] = "float32"
     threads: Threads = None
     rounds: Rounds = 3
@@ -98,9 +98,11 @@ def gpt2(options: Gpt2) -> None:
     tilewright bench gpt2 --only batch --dtype bfloat16
 
     The prompts come from --input. Without --input they come from gpt2_input.bin (8,192 prompts), if that file is in
-    ./course or in the folder that TILEWRIGHT_COURSE names. Else they are random token ids. Workloads: course generates
-    8 tokens for each of 1,024 prompts (6,400 on a GPU), as a student's report did. batch generates 128 tokens for each
-    of 64 prompts (1,024 on a GPU). single generates 64 tokens for one prompt. sampled is batch with drawn tokens.
+    ./course or in the folder that TILEWRIGHT_COURSE names. Else they are random token ids.
+
+    Workloads: "course" generates 8 tokens for each of 1,024 prompts (6,400 on a GPU), as a student's report did.
+    "batch" generates 128 tokens for each of 64 prompts (1,024 on a GPU). "single" generates 64 tokens for one prompt.
+    "sampled" is "batch" with drawn tokens.
     """
     watch, device = begin(options, "float32" if options.dtype == "both" else options.dtype, options.threads)
     from tilewright.bench.workloads.gpt2 import COUNT, USUAL, Setting, bench, model_name, random_prompts, random_weights
@@ -194,8 +196,9 @@ def convolve(options: Convolve) -> None:
     \b
     tilewright bench convolve --against scipy
 
-    On a GPU the peers are cuDNN and CuPy. A missing library is left out; pip install 'tilewright[peers]' installs all
-    for CPUs. Of several programs that Halide compiles, the fastest is timed. With --save, each case is saved at once.
+    On a GPU the peers are cuDNN and CuPy. A missing library is left out; the extra `peers` installs all for CPUs
+    (pip install -e '.[peers]' in a clone). Of several programs that Halide compiles, the fastest is timed. With --save,
+    each case is saved at once.
     """
     watch, device = begin(options, "float32", options.threads)
     from tilewright.bench.noise import Watch

@@ -1,4 +1,4 @@
-"""`tilewright demo`: verse, reviews, faces, a volume; then every job at full size."""
+"""`tilewright demo`: verse, reviews, faces, a volume; then four jobs at full size."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ class Options(JobOptions):
     input: Annotated[
         str | None,
         of_input(
-            help="The noise from which images are drawn: .npy (n, 100), or .txt with n and then n x 100 numbers.",
+            help="The noise from which images are drawn: .npy (n, z_size), or .txt with n and then n x z_size numbers. "
+            "z_size is in the model's config.json; 100 for portraits.",
             show_default="random noise",
         ),
     ] = None
@@ -108,9 +109,9 @@ def draw(options: Options) -> None:
     is built in memory: 3 bytes per pixel, 7 for .png. `tilewright plan draw` counts them, and a picture that does not
     fit is refused.
 
-    Noise: a .txt input is the number of images, then the noise of each image (100 numbers), separated by white space.
-    Random noise depends only on the seed and the image's number. So the first 10 of 1,000 images are those of a run
-    with -n 10.
+    Noise: a .txt input is the number of images, then z_size numbers for each image, separated by white space. Random
+    noise depends only on the seed and the image's number. So the first 10 of 1,000 images are those of a run with
+    -n 10.
 
     Outputs appear when they are complete; until then earlier outputs stay. Finished shards are saved in OUTPUT.job: the
     same command resumes a job that was stopped.

@@ -29,7 +29,13 @@ class Options(RecordOptions):
     """One field per option."""
 
     model: Annotated[str, of_model(help="The directory of a BERT, RoBERTa or DistilBERT.")]
-    input: Annotated[str, of_input(help="Texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet.")]
+    input: Annotated[
+        str,
+        of_input(
+            help="Texts: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst) or .parquet. A directory, "
+            "a pattern or @LIST means many files."
+        ),
+    ]
     output: Annotated[str, of_output(help="Vectors: .npy (one row per text), .jsonl or .parquet.")]
     count: Annotated[int | None, of_count(help="Embed only the first N texts.")] = None
     dimensions: Annotated[

@@ -72,7 +72,7 @@ class Options(RecordOptions):
         float | None,
         of_sampling(
             metavar="P",
-            help="Draw only from the likeliest tokens: as few as have a total probability of at least P.",
+            help="Draw only from the likeliest tokens: the fewest whose total probability is at least P.",
             show_default="1",
         ),
     ] = None
@@ -201,8 +201,11 @@ def generate(options: Options) -> None:
     Errors: a prompt that cannot be used gets an output line with its error, and the summary counts it. In a .txt output
     that line is empty. A .bin output cannot hold errors: there the first bad prompt stops the job with exit code 3.
 
-    Random numbers depend on the seed and on the prompt's id, or on its line number if it has no id. Parquet: the id
-    column holds integers if all ids are integers, otherwise strings. Then 5 and "5" are the same id.
+    Sampling: without options, at most 16 tokens are drawn at temperature 1, as by vLLM. --temperature 0 always takes
+    the likeliest token. Random numbers depend on the seed and on the prompt's id, or on its line number if it has no
+    id.
+
+    Parquet: the id column holds integers if all ids are integers, otherwise strings. Then 5 and "5" are the same id.
 
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.

@@ -145,9 +145,8 @@ def init(options: Options) -> None:
     \b
     tilewright init gpt2 tiny --layers 2 --heads 4 --width 64 --context 256 --vocab-size 5000
 
-    Without options the model has the full size: 801 MB for textcnn, 498 MB for gpt2, 501 MB for opt, 649 MB
-    for gpt_neox (the sizes of Pythia-160M), 21 MB for dcgan. An option of
-    another kind of model is refused.
+    Without options the model has the full size: 801 MB for textcnn, 498 MB for gpt2, 501 MB for opt, 649 MB for
+    gpt_neox (the sizes of Pythia-160M), 21 MB for dcgan. An option of another kind of model is refused.
     """
     given = {name: value for name, value in vars(options).items() if value is not None}
     path, seed, kind, force = (given.pop(name) for name in ("path", "seed", "kind", "force"))

@@ -37,7 +37,7 @@ CONTEXT = {"allow_interspersed_args": False}  # what follows the verb belongs to
 
 @dataclass
 class Options:
-    """One field an option."""
+    """One field per option."""
 
     command: Annotated[list[str], Argument(metavar="VERB ...", help=f"The job: {', '.join(JOBS)}, with its options.")]
 

@@ -28,7 +28,13 @@ class Options(RecordOptions):
     """One field per option."""
 
     model: Annotated[str, of_model(help="A name such as poet, or a model directory.")]
-    input: Annotated[str, of_input(help="Texts: .jsonl or .parquet; or .txt, one text per line.")]
+    input: Annotated[
+        str,
+        of_input(
+            help="Texts: .txt (one per line), .jsonl, .csv, .tsv (these also as .gz or .zst) or .parquet. A directory, "
+            "a pattern or @LIST means many files."
+        ),
+    ]
     output: Annotated[str, of_output(help="Log-probabilities: .jsonl or .parquet.")]
     count: Annotated[int | None, of_count(help="Score only the first N texts.")] = None
     content_field: Annotated[

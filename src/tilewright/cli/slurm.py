@@ -28,7 +28,7 @@ class Options:
         Argument(
             metavar="VERB ...",
             help="The command of the job with its options: generate, score, classify, embed, draw or convolve. Leave "
-            "out --engine.",
+            "out --engine, --workers, --grace and --part.",
         ),
     ]
     tasks: Annotated[

@@ -96,10 +96,11 @@ class LanguageModel(ABC):
     ) -> Iterator[Output]:
         """The completions of each prompt, in the order of the prompts. Prompts are read as they are needed.
 
-        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all prompts. ids:
-        an id for each prompt, on which its random numbers depend. Without ids the index of a prompt is its id, so
-        samples, unlike greedy tokens, change with the index. seed: of the random numbers, if params have none.
-        max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most of the free memory on a GPU.
+        prompts: texts, if the model has a tokenizer, or sequences of token ids. params: the same for all prompts; None:
+        16 tokens at most, drawn at temperature 1. ids: an id for each prompt, on which its random numbers depend.
+        Without ids the index of a prompt is its id, so samples, unlike greedy tokens, change with the index. seed: of
+        the random numbers, if params have none. max_batch_memory: bytes for keys and values; None: 1 GiB on a CPU, most
+        of the free memory on a GPU.
 
         errors: what to do with a prompt that cannot be continued, such as an empty one, or whose logits are not finite.
         "raise": raise UsageError with its number, from 0; no later prompt is continued then. "record": its Output has

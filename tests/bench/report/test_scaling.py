@@ -44,8 +44,8 @@ def test_ranks_that_share_cores_are_not_fitted(scaled):
     law, shared = law_sentences(curve)
     assert curve.speedups == {1: 1.0, 2: 1.9} and "from 1 point)" in law
     assert shared == (
-        "gpt2, 512 prompts, bfloat16, mpi: workers share cores or GPUs (16 on 2). These rows prove the machinery and "
-        "are not fitted."
+        "gpt2, 512 prompts, bfloat16, mpi: workers share cores or GPUs (16 on 2). Their speed-up means nothing, so no "
+        "law is fitted to it."
     )
     old = [one.__class__(**{**vars(one), "point": ""}) for one in curve.rows]
     assert curves(old)[0].speedups[16] == 2.0, "rows of earlier versions do not know"

@@ -122,7 +122,7 @@ def test_jobs_and_profiles(row):
         "9 images, tilewright, float32, 1 thread: 18 images/s. It runs 3.00 times as fast as torch."
     ]
     parts = [row(name, op="dcgan_profile", size="9 images", median_s=s) for name, s in (("a", 1.0), ("b", 3.0))]
-    assert profile_sentences(parts) == ["9 images, float32, 1 thread: most of the time goes to b 75%, a 25%."]
+    assert profile_sentences(parts) == ["9 images, float32, 1 thread: most of the time goes to b (75%), a (25%)."]
     assert profile_sentences([]) == []
 
 

@@ -10,6 +10,7 @@ from tilewright.bench.workloads import score
 from tilewright.bench.workloads.gpt2 import random_weights
 from tilewright.bench.workloads.score import LONGEST, Setting, random_pairs
 from tilewright.errors import InternalError, UsageError
+from tilewright.formats.packages import install_command
 from tilewright.models.gpt2 import GPT2Config
 
 SMALL = GPT2Config(vocab_size=50, n_positions=64, n_embd=16, n_layer=2, n_head=2, eos_token_id=0)
@@ -66,7 +67,7 @@ def test_without_the_harness(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.models.huggingface", None)
     rows, said = run("torch", "lm-eval")
     assert [row.rung for row in rows] == ["tilewright", "PyTorch"]
-    assert any("to compare with it: pip install 'tilewright[eval]'" in line for line in said)
+    assert any(f"to compare with it: {install_command('eval')}" in line for line in said)
 
 
 def test_wrong_values_are_not_reported(run, monkeypatch):

@@ -82,9 +82,8 @@ def law_sentences(curve: Curve) -> list[str]:
     shared = [row for row in curve.rows if shares(row)]
     if shared:
         many = ", ".join(f"{workers(row)} on {devices(row)}" for row in shared)
-        sentences.append(
-            f"{curve.name}: workers share cores or GPUs ({many}). These rows prove the machinery and are not fitted."
-        )
+        why = "Their speed-up means nothing, so no law is fitted to it."
+        sentences.append(f"{curve.name}: workers share cores or GPUs ({many}). {why}")
     if (most_hosts := max(map(hosts, curve.rows))) > 1:
         sentences.append(f"{curve.name}: up to {most_hosts} hosts.")
     return sentences

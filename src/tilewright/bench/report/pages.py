@@ -279,7 +279,8 @@ def _index(
         "writes these pages.",
         "## How to read the tables",
         "\n".join(f"* **{word}**: {meaning}" for word, meaning in READING.items()),
-        f"[Experiments]({experiments.PAGE}) lists those of the course's reports, and where each was measured.",
+        f"[Experiments]({experiments.PAGE}) lists the experiments of a university course's reports, and where each "
+        "was measured.",
         "## Machines",
         "\n".join(f"* {machine_title(name)}: {origin(rows)}" for name, rows in by_machine(by_op).items()),
         "## Jobs",

@@ -174,7 +174,7 @@ def profile_sentences(rows: list[Row]) -> list[str]:
     if not total:
         return []
     largest = sorted(rows, key=lambda row: -row.median_s)[:FEW]
-    parts = ", ".join(f"{row.rung} {row.median_s / total:.0%}" for row in largest)
+    parts = ", ".join(f"{row.rung} ({row.median_s / total:.0%})" for row in largest)
     first = rows[0]
     return [f"{first.size}, {first.dtype}, {device_of(first.threads)}: most of the time goes to {parts}."]
 

@@ -27,6 +27,7 @@ from tilewright.bench.workloads.embed import PER_WORD
 from tilewright.bench.workloads.gpt2 import model_name, reference_logits
 from tilewright.bench.workloads.gpt2_engines import torch_model
 from tilewright.errors import InternalError, UsageError, counted
+from tilewright.formats.packages import install_command
 from tilewright.generation.memory import Prompts
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.core.launch import threads
@@ -188,7 +189,7 @@ def _peers(setting: Setting, say: Say) -> Iterator[tuple[str, Scores]]:
         try:
             yield NAMES["lm-eval"], _harness(network, setting)
         except ModuleNotFoundError as missing:
-            say(f"no peer: {missing.name} is not installed; to compare with it: pip install 'tilewright[eval]'")
+            say(f"no peer: {missing.name} is not installed; to compare with it: {install_command('eval')}")
 
 
 def _torch_scores(network: Any, setting: Setting) -> np.ndarray:

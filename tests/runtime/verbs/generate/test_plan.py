@@ -209,6 +209,19 @@ def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):
     assert plan(many).peak_memory < 1.1 * plan(few).peak_memory, "no more than the context has room for"
 
 
+def test_a_plan_has_no_more_new_tokens_than_the_context(model, tmp_path):
+    """With and without an input. min_tokens beyond the room was once an error of the plan, and not of the job."""
+    source, most = tmp_path / "in.jsonl", 64 - 16
+    source.write_text(json.dumps({"prompt_token_ids": [1] * 16}) + "\n")
+    params = SamplingParams(temperature=0, max_tokens=1000, min_tokens=100)
+    job = job_of(model, source, params=params)
+    assert plan(job).figures["new_tokens"] == most
+    done = generate(job)
+    assert (done.errors, done.tokens) == (0, most)
+    assert made(model, tokens=1000)[1]["worker_flops"] == made(model, tokens=most)[1]["worker_flops"]
+    assert made(model, tokens=1000)[1]["steps"] == made(model, tokens=most)[1]["steps"]
+
+
 def test_of_a_long_text_a_sample_is_read(model, tmp_path, bytes_read):
     source = tmp_path / "in.jsonl"
     lines = [{"id": i, "prompt_token_ids": [1] * (1 + i % 7), "other": "x" * 1000} for i in range(20_000)]

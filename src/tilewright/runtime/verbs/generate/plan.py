@@ -16,6 +16,7 @@ from tilewright.formats.record_fields import kept_bytes
 from tilewright.generation import memory as engine
 from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.memory import Prompts, Wanted
+from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.scheduler import WINDOW
 from tilewright.hardware import gpus
 from tilewright.models.decoder_config import DecoderConfig
@@ -75,7 +76,7 @@ def _of_task(task: GenerateTask, begun: Begun, gpu_memory: int) -> Declared:
     seen = _read(task, Sample(begun.cut))
     prompts, (records, counted) = seen.prompts, seen.records
     free = config.context - prompts.tokens // max(1, prompts.count)  # after a prompt of the mean length
-    job = replace(job, params=replace(job.params, max_tokens=min(job.params.max_tokens, max(1, free))))
+    job = replace(job, params=_within(job.params, free))
     part = Prompts(share(prompts.count, begun.workers), share(prompts.tokens, begun.workers), prompts.longest)
     found = _declared(job, config, part, part.first(seen.in_a_shard), gpu_memory)
     return replace(
@@ -96,12 +97,19 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
     config: DecoderConfig = config_of(job.model, DecoderConfig)
     if length >= config.context:
         raise UsageError(f"a prompt has {length} tokens; the context of {config.context} must hold one more")
+    job = replace(job, params=_within(job.params, config.context - length))
     count, n = job.count or WINDOW, job.params.n
     prompts = Prompts(count * n, count * n * length, length)
     memory = 0 if job.device == "cpu" else gpu_memory or gpus()[0].memory
     with in_force(job.settings):
         found = _declared(job, config, prompts, prompts, memory)
     return replace(found, records=count, figures=found.figures | {"prompt_tokens": count * length})
+
+
+def _within(params: SamplingParams, free: int) -> SamplingParams:
+    """The parameters with no more new tokens than the context has free positions, at least one."""
+    most = min(params.max_tokens, max(1, free))
+    return replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
 
 
 def _declared(job: GenerateJob, config: DecoderConfig, prompts: Prompts, shard: Prompts, gpu_memory: int) -> Declared:
@@ -129,7 +137,7 @@ def _declared(job: GenerateJob, config: DecoderConfig, prompts: Prompts, shard: 
         "sequences": prompts.count, "prompt_tokens": prompts.tokens, "longest": prompts.longest,
         "new_tokens": params.max_tokens, "at_once": found.at_once, "steps": found.steps, "bytes_moved": found.moved,
         "worker_flops": config.flops(prompts, params.max_tokens, cached=cached),
-        "context": config.context,
+        "context": config.context, "sampled": not params.greedy,
     }  # fmt: skip
     return Declared(unit="prompts", records=prompts.count, counted=True, parts=parts, figures=figures,
                     flops=figures["worker_flops"])  # fmt: skip

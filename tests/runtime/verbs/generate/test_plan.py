@@ -162,6 +162,20 @@ def test_a_record_may_have_completions_of_its_own(model, tmp_path):
     assert own.outputs.bytes > 1.5 * one.outputs.bytes
 
 
+def test_a_record_may_ask_for_tokens_of_its_own(model, tmp_path):
+    """As lines of a batch for OpenAI do."""
+    source, line = tmp_path / "in.jsonl", {"prompt_token_ids": [1, 2]}
+    source.write_text((json.dumps(line) + "\n") * 8)
+    wanted = plan(job_of(model, source, params=SamplingParams(temperature=0, max_tokens=20)))
+    source.write_text((json.dumps(line | {"max_tokens": 20}) + "\n") * 8)
+    found = plan(job_of(model, source, params=SamplingParams(temperature=0, max_tokens=2)))
+    assert found.figures["new_tokens"] == wanted.figures["new_tokens"] == 20
+    assert (found.flops, found.peak_memory) == (wanted.flops, wanted.peak_memory)
+    lines = [line | {"max_tokens": count} for count in (10, 30)]
+    source.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert plan(job_of(model, source)).figures["new_tokens"] == 20
+
+
 @pytest.mark.parametrize(("name", "shard_size", "n"), [("in.bin", 7, 1), ("in.bin", 1000, 1), ("in.jsonl", 900, 1),
                                                         ("in.jsonl", 900, 3), ("in.jsonl", 1 << 20, 1),
                                                         ("in.parquet", None, 2)])  # fmt: skip

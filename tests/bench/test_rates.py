@@ -1,5 +1,7 @@
 """Rates and workers from saved rows."""
 
+from dataclasses import replace
+
 import pytest
 
 from tilewright.bench import rates
@@ -73,6 +75,29 @@ def test_the_workload_is_the_nearest_one():
     assert rate(job("convolve", 10**9, 9e9), [light]).seconds == pytest.approx(0.8), "the bytes take longer"
 
 
+def test_a_bert_classifies_as_fast_as_it_embeds():
+    """It has no token table: a TextCNN's rows, scaled by the number of operations, once gave its rate."""
+    exists, built = (row("sentiment", f"table {name}", "100 sentences", 100, 1.0) for name in ("exists", "inside"))
+    texts = row("embed", "tilewright", "minilm, 64 texts", 64, 2.0, gflops=50.0)
+    wanted = job("classify", 10, 200e9, token_table=False, tokens_per_text=20.0)
+    found = rate(wanted, [exists, built, texts])
+    assert found.row is texts and found.seconds == pytest.approx(4.0)
+    assert rate(wanted, [exists, built]) is None
+    assert saving_command(wanted) == "tilewright bench embed --dtype float32 --threads 2 --save"
+    swept = [row("scaling", f"local, {n}", "sentiment, 512 sentences", 512, 1.0, versus_below=n, label=str(n))
+             for n in (1.0, 2.0)]  # fmt: skip
+    assert scaling(wanted, swept, 100, 2) == (1, 1.0, None)
+
+
+def test_sampled_tokens_have_rows_of_their_own():
+    greedy, sampled = (row("gpt2", "64 prompts", f"124M, {name}: 16 -> 128", 8192, seconds)
+                       for name, seconds in (("batch", 10.0), ("sampled", 14.0)))  # fmt: skip
+    for rows in ([greedy, sampled], [sampled, greedy]):
+        assert rate(job("generate", 100, 1e9, new_tokens=128, sampled=True), rows).row is sampled
+        assert rate(job("generate", 100, 1e9, new_tokens=128, sampled=False), rows).row is greedy
+    assert rate(job("generate", 100, 1e9, new_tokens=128, sampled=True), [greedy]).row is greedy
+
+
 def test_other_threads_are_another_rate():
     rows = [row("dcgan", "tilewright", "960 images", 960, 0.5, threads=1)]
     assert rate(job("draw", 1, 1.0), rows) is None
@@ -92,7 +117,23 @@ def test_workers_pay_as_long_as_they_scaled():
     assert scaling(wanted._replace(records=20), [*rows, *few], 100, 8).workers == 1, "of a job of this size"
     assert scaling(wanted, [*rows, *few], 100, 8).workers == 4
     assert scaling(wanted._replace(threads=0), [], 100, 2) == (2, 2.0, None)
+    assert scaling(wanted._replace(threads=8), rows, 100, 8) == (1, 1.0, None), "these workers had two cores each"
     assert rates.PAYS < 1
+
+
+def test_swept_workers_are_compared_with_one_of_the_same_dtype_and_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "machine_name", lambda: "here")
+    measured = {("float32", 2): (10.0, 6.0), ("bfloat16", 2): (4.0, 3.9), ("bfloat16", 1): (99.0, 55.0)}
+    swept = [
+        replace(row("sweep_dcgan", "worker processes", "dcgan", 1, seconds, threads=threads,
+                    point=f"images=1000, workers={workers}"), dtype=dtype)
+        for (dtype, threads), spent in measured.items() for workers, seconds in enumerate(spent, 1)
+    ]  # fmt: skip
+    save(tmp_path, "here", swept)
+    for (dtype, threads), (one, two) in measured.items():
+        wanted = job("draw", 900, 1.0)._replace(dtype=dtype, threads=threads)
+        rows = [one for one in saved_rows(wanted, tmp_path) if one.threads == threads]
+        assert [row.versus_below for row in rows if row.op == "scaling"] == [1.0, pytest.approx(one / two)]
 
 
 def test_a_sweep_over_workers_says_how_many_pay(tmp_path, monkeypatch):

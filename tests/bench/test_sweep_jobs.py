@@ -50,6 +50,11 @@ def test_a_point_per_combination_and_refused_ones_with_their_reason():
     assert "Other bits than the first point of the job: one process at batch=3, threads=1" in remarks(rows)[-1]
 
 
+def test_rows_of_a_users_model_name_it():
+    rows = sweep(Setting("dcgan", model="mine"), {"batch": (2,)}, 8, lambda text: None)
+    assert [row.size for row in rows] == ["mine, integers, 8 images"]
+
+
 def test_numbers_of_records_are_an_axis_and_their_common_results_are_compared():
     rows = sweep(Setting("dcgan"), {"images": (4, 16)}, 0, lambda text: None)
     assert [(row.point, row.rows, row.size) for row in rows] == [

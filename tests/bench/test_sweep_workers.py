@@ -91,6 +91,14 @@ def test_points_of_other_code_or_other_shares_of_the_cores_are_measured_again(ra
     assert [row.point for row in read(tmp_path / "results")] == ["workers=2"]  # one figure shows one commit
 
 
+def test_points_whose_workers_had_other_shares_of_the_cores_do_not_stand_side_by_side(ran, tmp_path):
+    for row in swept(tmp_path, axes={"workers": (1, 2)}):
+        save_here([row])  # one core each
+    (one,) = swept(tmp_path, saved_points(Setting("dcgan")), {"workers": (1,)})
+    save_here([one])  # both cores
+    assert [(row.point, row.threads) for row in read(tmp_path / "results")] == [("workers=1", 2)]
+
+
 def test_other_bytes_than_a_saved_point_are_an_error(ran, tmp_path):
     (one,) = swept(tmp_path, axes={"workers": (1,)})
     other = replace(one, threads=1, check=SAME + "f" * 16)

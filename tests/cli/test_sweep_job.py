@@ -19,7 +19,7 @@ def test_a_sweep_over_batch_sizes_is_printed_and_saved_with_its_figure(run, smal
     assert "Published by a report of the course, on its own machine: a batch of 64 sentences is best." in out
     rows = read(tmp_path / "results")
     assert [(row.op, row.point, row.size) for row in rows] == [
-        ("sweep_sentiment", f"batch={n}", "sentences of 6 tokens, 8 sentences") for n in (1, 4, 64)
+        ("sweep_sentiment", f"batch={n}", "m, sentences of 6 tokens, 8 sentences") for n in (1, 4, 64)
     ]
     (figure,) = tmp_path.glob("results/*/sweep_sentiment-batch-float32.svg")
     assert "sentences/s" in figure.read_text()

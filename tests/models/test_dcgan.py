@@ -96,6 +96,15 @@ def test_batches_change_no_bits(monkeypatch):
     assert SMALL.batch_on("cpu") == 1
 
 
+@pytest.mark.parametrize("batch", [0, -1, 1.5, True])
+def test_a_batch_without_an_image_is_refused(batch):
+    """A batch of -1 once left the loop over batches empty, so `generate` returned memory that nothing had written."""
+    with pytest.raises(UsageError, match=f"batch is {batch}; "):
+        DCGAN(SMALL, WEIGHTS, batch=batch)
+    one = DCGAN(SMALL, WEIGHTS, batch=np.int64(1)).generate(Z[:2])
+    assert one.tobytes() == DCGAN(SMALL, WEIGHTS).generate(Z[:2]).tobytes()
+
+
 def test_out_is_written_and_memory_is_used_again():
     model, out = DCGAN(SMALL, WEIGHTS), np.full((70, *SMALL.image_shape), np.nan, np.float32)
     assert model.generate(Z, out=out) is out

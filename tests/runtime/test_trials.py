@@ -40,3 +40,13 @@ def test_the_similar_job_with_the_longest_measurement(tmp_path):
     found = trial_for(FIELDS, str(tmp_path / "out.npy"))
     assert found.records == 20 and found.seconds > 0 and found.is_short and not Trial("", 20, 1.0).is_short
     assert found.path == str(tmp_path / "try.npy.job")
+
+
+def test_a_job_that_chooses_tokens_in_another_way_is_not_similar(tmp_path):
+    """Greedy tokens, sampled ones and log-probabilities take different times."""
+    fields = FIELDS | {"verb": "generate", "sampling.temperature": 1.0, "sampling.logprobs": None, "sampling.seed": 1}
+    job(tmp_path / "greedy.npy", 20, **(fields | {"sampling.temperature": 0.0}))
+    job(tmp_path / "logprobs.npy", 20, **(fields | {"sampling.logprobs": 5}))
+    assert trial_for(fields, str(tmp_path / "out.npy")) is None
+    job(tmp_path / "try.npy", 20, **(fields | {"sampling.seed": 2}))
+    assert trial_for(fields, str(tmp_path / "out.npy")).path == str(tmp_path / "try.npy.job")

@@ -12,6 +12,9 @@ import pytest
 
 from named_stand_ins import stand_ins
 from tilewright.errors import InputError, InternalError
+from tilewright.models.bert_config import BertConfig
+from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.textcnn import TextCNNConfig
 from tilewright.runtime import warm as module
 from tilewright.runtime.warm import warm
 from tilewright.simd import cache
@@ -47,6 +50,26 @@ def test_the_jobs(models, tmp_path, monkeypatch):
     assert len(said) == 6 and (found.kernels, found.new) == (6, 6) and found.directory == str(home / cache.key())
     assert {stat.S_IMODE(os.stat(path).st_mode) for path in (home, home / cache.key())} == {0o755}
     assert {stat.S_IMODE(path.stat().st_mode) for path in (home / cache.key()).iterdir()} == {0o644}
+
+
+def test_each_model_gets_the_verb_and_the_records_that_it_takes(tmp_path, monkeypatch):
+    """An encoder for vectors was once classified, which failed; ids for a decoder stood in a field that it ignores."""
+    configs = {"vectors": BertConfig(architectures=["BertModel"]), "ids": GPT2Config(n_positions=4),
+               "sentences": TextCNNConfig(sequence_length=7, kernel_sizes=(3,))}  # fmt: skip
+    ran, home = {}, tmp_path / "home"
+
+    def job(command, cwd, env, **said):
+        given = Path(cwd, command[command.index("-i") + 1])
+        ran[Path(command[command.index("--model") + 1]).name] = command[4], given.read_text().strip()
+        Path(env["TILEWRIGHT_CACHE"], cache.key(), "x.kernel").write_bytes(b"")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(module.subprocess, "run", job)
+    monkeypatch.setattr(module, "config_of", configs.get)
+    monkeypatch.setattr(module, "has_tokenizer", lambda model: model == "vectors")
+    warm(str(home), [*configs], ("float32",), volumes=False, say=print)
+    assert ran == {"vectors": ("embed", "\n".join(module.TEXTS)), "ids": ("generate", '{"prompt_token_ids": [0, 1, 1]}'),
+                   "sentences": ("classify", '{"tokens": [0, 0, 0, 0, 0, 0, 0]}')}  # fmt: skip
 
 
 def test_what_cannot_be_warmed(models, tmp_path, monkeypatch):

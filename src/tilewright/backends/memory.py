@@ -1,13 +1,23 @@
-"""When a GPU's memory is full: how the error is recognised, and how a batch is halved."""
+"""The size of a batch: its check, and how it is halved when a GPU's memory is full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import TypeVar
 
-from tilewright.errors import ResourceError
+from tilewright.errors import ResourceError, UsageError, WrongType
 
 T = TypeVar("T")
+
+
+def checked_batch(batch: int) -> int:
+    """A number of records per batch. Raises UsageError for one below 1, WrongType for anything but an integer."""
+    if isinstance(batch, bool) or not isinstance(batch, Integral):
+        raise WrongType(f"batch is {batch!r}; an integer is wanted")
+    if batch < 1:
+        raise UsageError(f"batch is {batch}; it must be at least 1")
+    return int(batch)
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:

@@ -30,6 +30,7 @@ SCALED = {
     "convolve": (),
 }
 TOKENS = re.compile(r"124M, \w+: (\d+) -> (\d+)")  # size of a row of the workload gpt2: tokens of a prompt, new tokens
+SAMPLED = ", sampled: "  # in the size of a row of the workload gpt2 in which tokens are sampled
 REPEATED = "as given"  # rows of the workload gpt2 in which equal prompts are computed once
 SHARED = "per context"  # rows of the workload score in which several continuations have one context
 BUILT, EXISTS = "table inside", "table exists"  # rows of the workload sentiment
@@ -55,29 +56,42 @@ class Rate(NamedTuple):
     row: Row
 
 
+def measured_verb(job: Job) -> str:
+    """The verb whose measurements say how long the job takes: a BERT classifies as fast as it embeds, and has no token
+    table. The figures of its plan have the tokens per text."""
+    return "embed" if "tokens_per_text" in job.figures else job.verb
+
+
 def saved_rows(job: Job, folder: Path = Path("results")) -> list[Row]:
     """tilewright's rows, not its peers', of this machine or its GPU, in the job's accuracy class."""
     machine, dtype = machine_name() if job.threads else gpu_name(), measured_dtype(job)
-    rows = [row for op in (WORKLOADS[job.verb], "scaling") for row in read(folder, machine, op)]
-    rows += _swept_workers(read(folder, machine, f"sweep_{WORKLOADS[job.verb]}"))
+    workload = WORKLOADS[measured_verb(job)]
+    rows = [row for op in (workload, "scaling") for row in read(folder, machine, op)]
+    rows += _swept_workers(read(folder, machine, f"sweep_{workload}"))
     return [row for row in rows if (row.machine, row.dtype) == (machine, dtype) and row.check != PEER]
 
 
 def _swept_workers(rows: list[Row]) -> Iterator[Row]:
-    """The points of `tilewright sweep --job` over records and workers, as rows of `bench scaling`."""
-    runs = {tuple(row.setting.items()): row for row in rows if row.runs and list(row.setting)[1:] == ["workers"]}
-    for (records, (name, workers)), row in runs.items():
-        if one := runs.get((records, (name, "1"))):
-            count, job = int(records[1]), row.op.removeprefix("sweep_")
-            size, faster = f"{job}, {count:,} {records[0]}", one.median_s / row.median_s
+    """The points of `tilewright sweep --job` over records and workers, as rows of `bench scaling`. Each is compared
+    with one worker of the same dtype and number of cores."""
+    runs: dict[tuple[str, int, str, str, str], Row] = {}
+    for row in rows:
+        if row.runs and list(row.setting)[1:] == ["workers"]:
+            (unit, records), (_, workers) = row.setting.items()
+            runs[row.dtype, row.threads, unit, records, workers] = row
+    for (_, _, unit, records, workers), row in runs.items():
+        if one := runs.get((row.dtype, row.threads, unit, records, "1")):
+            count, job = int(records), row.op.removeprefix("sweep_")
+            size, faster = f"{job}, {count:,} {unit}", one.median_s / row.median_s
             yield replace(row, op="scaling", size=size, label=workers, rows=count, versus_below=faster)
 
 
 def rate(job: Job, rows: list[Row]) -> Rate | None:
     """Estimate from the workload nearest to the job, scaled by the number of operations. None for a job without
     operations, and if no row was saved for this number of threads."""
-    rows = [row for row in rows if row.op == WORKLOADS[job.verb] and row.threads == job.threads]
-    return _RATES[job.verb](job, rows) if job.flops else None
+    verb = measured_verb(job)
+    rows = [row for row in rows if row.op == WORKLOADS[verb] and row.threads == job.threads]
+    return _RATES[verb](job, rows) if job.flops else None
 
 
 def _generate(job: Job, rows: list[Row]) -> Rate | None:
@@ -90,7 +104,8 @@ def _generate(job: Job, rows: list[Row]) -> Rate | None:
         count = max(1, row.rows // tokens)
         flops = config.flops(Prompts(count, count * length, length), tokens)
         distance = abs(math.log(tokens / job.figures["new_tokens"]))
-        found.append(((distance, row.rung == REPEATED), Rate(job.flops / flops * row.median_s, row)))
+        other = (SAMPLED in row.size) != job.figures.get("sampled", False)  # choosing tokens is other work
+        found.append(((distance, other, row.rung == REPEATED), Rate(job.flops / flops * row.median_s, row)))
     return min(found, key=lambda one: one[0])[1] if found else None
 
 
@@ -157,10 +172,12 @@ class Scaling(NamedTuple):
 def scaling(job: Job, rows: list[Row], most: int, units: int) -> Scaling:
     """The number of workers that is worthwhile. most: shards of the job. units: cores or GPUs of this machine.
 
-    It is taken from saved rows of the same kind of job with the nearest number of records. Without such rows a rule
-    gives it: one worker per GPU, or on a CPU as many workers as have `job.threads` cores each.
+    It is taken from saved rows of the same kind of job, whose workers had `job.threads` cores each, with the nearest
+    number of records. Without such rows a rule gives it: one worker per GPU, or on a CPU as many workers as have
+    `job.threads` cores each.
     """
-    measured = [row for row in rows if row.op == "scaling" and row.size.partition(",")[0] in SCALED[job.verb]]
+    jobs, rows = SCALED[measured_verb(job)], [row for row in rows if row.threads == job.threads]
+    measured = [row for row in rows if row.op == "scaling" and row.size.partition(",")[0] in jobs]
     nearest = min((row.rows for row in measured), key=lambda rows: abs(math.log(rows / max(job.records, 1))), default=0)
     paying = [
         row
@@ -176,12 +193,12 @@ def scaling(job: Job, rows: list[Row], most: int, units: int) -> Scaling:
 
 def measured_dtype(job: Job) -> str:
     """The accuracy class of the saved rows for a job. The bench of some workloads measures only one 16-bit class."""
-    return "bfloat16" if job.dtype == "float16" and job.verb in ("generate", "classify") else job.dtype
+    return "bfloat16" if job.dtype == "float16" and measured_verb(job) in ("generate", "classify") else job.dtype
 
 
 def saving_command(job: Job) -> str | None:
     """The command that measures a rate and saves it. None if the bench cannot measure the job's accuracy class."""
-    words = ["tilewright bench", {"volumes": "convolve"}.get(name := WORKLOADS[job.verb], name)]
+    words = ["tilewright bench", {"volumes": "convolve"}.get(name := WORKLOADS[measured_verb(job)], name)]
     if job.verb != "convolve":
         words += ["--dtype", measured_dtype(job)]
     elif job.dtype != "float32":

@@ -131,7 +131,8 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
     one has as many rungs in each climb. Of a workload, all rows of the same climb and engine; the new rows take
     their place in the file, because README shows the first size. Of a job's ladder, those of the same size and dtype.
     Of a sweep, those of the same kernel, case and parameters; but of a sweep over workers, other points of the same
-    commit are kept. Raises InputError if an existing file is no result file, ResourceError if it cannot be written.
+    commit are kept, if their workers had as many cores. Raises InputError if an existing file is no result file,
+    ResourceError if it cannot be written.
     """
     stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine, "session": session()}
     written = []
@@ -177,8 +178,10 @@ def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
 
 
 def _beside(row: Row, new: list[Row]) -> bool:
-    """Whether an earlier point over workers stays beside the new ones: another point, measured with the same code."""
-    same = row.commit == new[0].commit and (is_exact(row.commit) or row.session == new[0].session)
+    """Whether an earlier point over workers stays beside the new ones: another point, measured with the same code, and
+    as many cores per worker."""
+    same = (row.commit, row.threads) == (new[0].commit, new[0].threads)
+    same = same and (is_exact(row.commit) or row.session == new[0].session)
     return WORKERS in row.setting and same and row.point not in {one.point for one in new}
 
 

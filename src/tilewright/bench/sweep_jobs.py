@@ -77,7 +77,8 @@ def sweep(setting: Setting, axes: Axes, count: int, say: Say) -> list[Row]:
         call()
     rounds = ROUNDS if time.perf_counter() - begin < SLOW_S else SLOW_ROUNDS
     timings = interleave(calls, CpuClock(cold=False), runs=rounds, warm_up=0)
-    size = job.size if setting.records in axes else f"{job.size}, {count:,} {setting.records}"
+    known = ", ".join(filter(None, (setting.model, job.size)))  # rows of two models are never compared
+    size = known if setting.records in axes else f"{known}, {count:,} {setting.records}"
     return [_row(setting, point, size, timings.get(str(i)), f"passed {error:.1e}") for i, point in enumerate(points)]
 
 

@@ -31,14 +31,16 @@ CHECKED = 8  # records that are checked against float64 before anything is timed
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What to run: one of JOBS. config, weights: of its model; None: the course's sizes with random weights. ids: int32
-    (n, 16), sentences for the course's TextCNN, repeated if there are too few; None: random ones."""
+    """What to run: one of JOBS. config, weights: of its model; None: the course's sizes with random weights. model: the
+    name of a model that the user gave. ids: int32 (n, 16), sentences for the course's TextCNN, repeated if there are
+    too few; None: random ones."""
 
     job: str
     device: str = "cpu"
     dtype: str = "float32"
     config: Measured | None = None
     weights: dict[str, np.ndarray] | None = None
+    model: str = ""
     ids: np.ndarray | None = None
 
     @property

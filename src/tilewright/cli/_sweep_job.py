@@ -184,7 +184,7 @@ def _setting(options: Any, job: str) -> Setting:
     place_for(options.device, dtype)
     if options.model is not None:
         config, weights = read_weights(options.model, MODELS[job])
-        return Setting(job, options.device, dtype, cast(Measured, config), weights)
+        return Setting(job, options.device, dtype, cast(Measured, config), weights, Path(options.model).resolve().name)
     return Setting(job, options.device, dtype, ids=sentences()[0] if job == "sentiment" else None)
 
 

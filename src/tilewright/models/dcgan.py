@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tilewright.backends import Backend, backend, footprint
+from tilewright.backends.memory import checked_batch
 from tilewright.backends.pixels import to_pixels
 from tilewright.backends.protocol import Array, Arrays, Batches, Network, Operand, Span, unmeasured
 from tilewright.errors import InputError, UsageError, WrongType
@@ -237,7 +238,7 @@ class DCGAN:
     device: "cpu", "cuda" or a backend. batch: images that go through the layers together, None for
     `config.batch_on(device)`; it changes no bits. without: optimisations that are switched off: "folding", which may
     change bits, on a GPU also "pinned", "overlap" and "graphs". Raises InputError if a tensor is missing, too many or
-    of another shape, or a variance is negative; UsageError for another switch.
+    of another shape, or a variance is negative; UsageError for another switch, or a batch of fewer than 1 image.
     """
 
     def __init__(
@@ -262,7 +263,7 @@ class DCGAN:
         self.config, self.dtype, self.backend = config, dtype, backend(device, dtype, without)
         check_switches("draw", self.backend.without, self.backend.name, dtype, parameter="without")
         self.folds = "folding" not in self.backend.without
-        self.batch = batch or config.batch_on(self.backend.name)
+        self.batch = config.batch_on(self.backend.name) if batch is None else checked_batch(batch)
         self.columns = self.backend.padded(config.z_size)  # of the padded noise; elements after z_size are zero
         array, vector = self.backend.array, self.backend.vector
         (matrix, bias), *kernels = ((array(w), vector(b)) for w, b in self._layers(weights))

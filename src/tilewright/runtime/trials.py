@@ -17,8 +17,8 @@ from tilewright.runtime.jobs.record import Record
 SHARDS = 64  # the most shards of a job from which the rate is computed
 LEAST_SECONDS = 1.0  # of a job that gives a rate: in less, the start of a shard may take most of the time
 # Fields of the fingerprint on which the time per record depends; `input.` for volumes, whose records are planes
-SAME = ("verb", "dtype", "device", "image", "kernel", "mode", "sampling.max_tokens", "sampling.n", "model.", "rung.",
-        SWITCHES)  # fmt: skip
+SAME = ("verb", "dtype", "device", "image", "kernel", "mode", "sampling.", "model.", "rung.", SWITCHES)
+SEED = "sampling.seed"  # another one gives other tokens in the same time
 
 
 @dataclass(frozen=True)
@@ -76,5 +76,6 @@ def _speed_fields(fingerprint: Mapping[str, Value]) -> dict[str, Value]:
         name: value
         for name, value in fingerprint.items()
         if (name in names or name.startswith(tuple(one for one in names if one.endswith("."))))
+        and name != SEED
         and not name.endswith((CHANGED, CTIME))
     }

@@ -19,11 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.errors import InternalError
+from tilewright.models.bert_config import BertConfig
+from tilewright.models.decoder_config import DecoderConfig
 from tilewright.runtime.kernel_cache import CACHE
-from tilewright.runtime.load import VERBS, config_of
+from tilewright.runtime.load import VERBS, Config, config_of, has_tokenizer
 
 TEXTS = ("A warm, funny film.", "Dull.", "To be, or not to be: that is the question of this long sentence.")
-TOKENS = (0, 1, 1, 0, 1)  # the record for a model without a tokenizer
+TOKENS = (0, 1, 1, 0, 1)  # the prompt for a model without a tokenizer
 FILTERS = ("gaussian:1.5", "weights.npy")  # a separable kernel, and one that is not
 VOLUMES = ("float32.npy", "uint8.npy")  # which are computed in float32 and in float64
 
@@ -47,7 +49,7 @@ def warm(home: str, models: list[str], dtypes: tuple[str, ...], *, volumes: bool
     """
     from tilewright.simd import cache
 
-    kinds = {model: VERBS[config_of(model).model_type] for model in models}
+    configs = {model: config_of(model) for model in models}
     home, existed = os.path.abspath(home), os.path.isdir(home)
     folder = Path(home) / cache.key()
     cache.check(folder)
@@ -55,7 +57,10 @@ def warm(home: str, models: list[str], dtypes: tuple[str, ...], *, volumes: bool
     with tempfile.TemporaryDirectory(prefix="tilewright-") as work:
         _write_inputs(work)
         commands = [
-            command for model, verb in kinds.items() for dtype in dtypes for command in _commands(verb, model, dtype)
+            command
+            for number, (model, config) in enumerate(configs.items())
+            for dtype in dtypes
+            for command in _commands(_verb_of(config), model, dtype, _input(work, number, model, config))
         ]
         for number, command in enumerate([*commands, *(_filters() if volumes else ())]):
             say(f"tilewright {' '.join(command)}")
@@ -76,20 +81,35 @@ def _kernels(folder: Path) -> set[str]:
 
 def _write_inputs(work: str) -> None:
     Path(work, "in.txt").write_text("\n".join(TEXTS) + "\n")
-    Path(work, "tokens.jsonl").write_text(json.dumps({"tokens": TOKENS}) + "\n")
     volume = np.arange(20 * 24 * 32).reshape(20, 24, 32) % 251
     for name in VOLUMES:
         np.save(os.path.join(work, name), volume.astype(name.removesuffix(".npy")))
     np.save(os.path.join(work, "weights.npy"), (volume[:3, :3, :3] / 27).astype(np.float32))
 
 
-def _commands(verb: str, model: str, dtype: str) -> Iterator[list[str]]:
-    """The commands for a model. A decoder gets two, because greedy decoding and sampling need different kernels."""
+def _input(work: str, number: int, model: str, config: Config) -> str:
+    """The file in `work` with records for a model: texts, or token ids if it has no tokenizer. number: of the model."""
+    if has_tokenizer(model):
+        return "in.txt"
+    record: dict[str, tuple[int, ...]] = {"tokens": (0,) * getattr(config, "shortest", 1)}
+    if isinstance(config, DecoderConfig):
+        record = {"prompt_token_ids": TOKENS[: config.context - 1]}
+    Path(work, name := f"tokens{number}.jsonl").write_text(json.dumps(record) + "\n")
+    return name
+
+
+def _verb_of(config: Config) -> str:
+    """The verb that runs a model. An encoder without a classification head is for vectors."""
+    return "embed" if isinstance(config, BertConfig) and not config.is_classifier else VERBS[config.model_type]
+
+
+def _commands(verb: str, model: str, dtype: str, given: str) -> Iterator[list[str]]:
+    """The commands for a model. given: the input. A decoder gets two, because greedy decoding and sampling need
+    different kernels."""
     usual = [verb, "--model", os.path.abspath(model), "--dtype", dtype]
     if verb == "draw":
         yield [*usual, "--count", "4"]
         return
-    given = "in.txt" if os.path.isfile(os.path.join(model, "tokenizer.json")) else "tokens.jsonl"
     for more in (["--temperature", "0"], ["--temperature", "0.8", "--top-p", "0.9"]) if verb == "generate" else ([],):
         yield [*usual, "-i", given, *more]
 

@@ -63,7 +63,7 @@ def test_rows_and_their_table(setting, pretend, job):
     assert said[1] == f"{job}, local, 2: 4.00 s, 100% of linear, 12.00 s besides, 10 shards"
     (table,) = bench_tables(rows)
     assert table.rows[1][2:] == ("local", "1 core", "2", "750", "4", "12", "2.00", "100")
-    assert (setting.folder / f"{job}.3000.bin").stat().st_size == 3000 * 16 * 4
+    assert (setting.folder / f"{job}.tiny.3000.bin").stat().st_size == 3000 * 16 * 4
     pretend("a", "a")  # what is warm is not warmed again
     bench(job, 3000, setting, said.append)
 
@@ -78,6 +78,37 @@ def test_a_gpu_warms_up_with_all_records(setting, pretend, monkeypatch):
         bench("gpt2", count, on_gpu, lambda text: None)
         counts.append([command[-1] for command in commands])
     assert counts == [["3000"] * 3, ["2000"] * 2, ["4000"] * 3]
+
+
+def test_a_folder_that_is_used_again_mixes_no_tiny_models_with_others(setting, pretend):
+    models = []
+    for tiny in (True, False, True):
+        commands = pretend("a", "a", "a")
+        bench("gpt2", 3000, replace(setting, tiny=tiny), print)
+        models.append({command[command.index("--model") + 1] for command in commands})
+    assert models == [{str(setting.folder / name)} for name in ("gpt2.tiny", "gpt2", "gpt2.tiny")]
+
+
+def test_an_input_that_was_not_written_to_its_end_is_written_again(setting, pretend, monkeypatch):
+    class Stopped:
+        def integers(self, *given):
+            raise KeyboardInterrupt
+
+    pretend()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module.np.random, "default_rng", lambda seed: Stopped())
+        bench("gpt2", 3000, setting, print)
+    assert not [*setting.folder.glob("*.bin")]
+    pretend("warm", "a", "a")
+    bench("gpt2", 3000, setting, print)
+    assert (setting.folder / "gpt2.tiny.3000.bin").stat().st_size == 3000 * 16 * 4
+
+
+def test_rows_of_other_numbers_of_new_tokens_have_another_size(setting, pretend):
+    for tokens, size in ((8, "gpt2, 10 prompts"), (128, "gpt2, 10 prompts, 128 new tokens each")):
+        pretend("a", "a", "a")
+        rows = bench("gpt2", 10, replace(setting, tiny=False, tokens=tokens), print)
+        assert {row.size for row in rows} == {size}
 
 
 def test_workers_that_begin_one_after_the_other():
@@ -115,7 +146,7 @@ def test_whole_runs(tmp_path, monkeypatch, workers, job):
     """The whole way: rows whose times are those of the shards."""
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     monkeypatch.setattr(module.os, "sched_setaffinity", lambda pid, cores: None, raising=False)
-    (tmp_path / f"{job}.cpu.float32.warm").touch()
+    (tmp_path / f"{job}.tiny.cpu.float32.warm").touch()
     rows = bench(job, 300, Setting(tmp_path, workers, tiny=True, tokens=2), lambda text: None)
     assert [row.rows for row in rows] == [300] * len(workers) and all(0 < row.median_s < row.one_off_s for row in rows)
     assert not [*tmp_path.glob(f"{job}{module.ENDINGS[job]}*")]

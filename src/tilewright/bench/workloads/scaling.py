@@ -34,6 +34,7 @@ MODELS = {"sentiment": "textcnn", "gpt2": "gpt2", "dcgan": "dcgan", "dcgan-pixel
 # dcgan: float32 values, which all workers write into one file. dcgan-pixels: 8-bit values, one file per shard
 ENDINGS = {"sentiment": ".bin", "gpt2": ".bin", "dcgan": ".npy", "dcgan-pixels": ".bmp"}
 PROMPT = 16  # tokens of a sentence or of a prompt
+TOKENS = 8  # new tokens per prompt, unless the size of a row names another number
 TINY = {  # options of `tilewright init` by model, for tests
     "textcnn": "--vocab-size 50 --hidden-size 8 --num-filters 4 --hidden-sizes 8",
     "gpt2": "--vocab-size 50 --layers 1 --heads 2 --width 8 --context 256",
@@ -111,7 +112,7 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
             Row(
                 op="scaling",
                 rung=f"{setting.engine}, {workers}",
-                size=f"{job}{' (tiny)' * setting.tiny}, {count:,} {RECORDS[job]}",  # a tiny model measures no real job
+                size=_size(job, count, setting),
                 dtype=setting.dtype,
                 threads=setting.cores,
                 rows=count,
@@ -133,6 +134,13 @@ def bench(job: str, count: int, setting: Setting, say: Say) -> list[Row]:
     return rows
 
 
+def _size(job: str, count: int, setting: Setting) -> str:
+    """The `size` of a row. Rows of one size are compared: a tiny model measures no real job, and more tokens take
+    longer."""
+    tokens = f", {setting.tokens:,} new tokens each" if job == "gpt2" and setting.tokens != TOKENS else ""
+    return f"{job}{' (tiny)' * setting.tiny}, {count:,} {RECORDS[job]}{tokens}"
+
+
 def run_once(job: str, count: int, setting: Setting, workers: int) -> Run:
     """One of JOBS with `count` records by so many workers, one of `setting.workers`. It compares no bytes.
 
@@ -140,7 +148,7 @@ def run_once(job: str, count: int, setting: Setting, workers: int) -> Run:
     """
     _check(setting)
     command = _prepare(job, count, setting)
-    warm = setting.folder / f"{job}.{setting.device}.{setting.dtype}.warm"
+    warm = setting.folder / f"{_name(job, setting)}.{setting.device}.{setting.dtype}.warm"
     few = count if setting.device == "cuda" else min(count, WARM)  # full batches of a GPU compile kernels of their own
     if not warm.exists() or (setting.device == "cuda" and int(warm.read_text() or 0) < few):
         _run(job, [*command, "--count", str(few)], 1, setting)  # so that no measured run compiles
@@ -163,21 +171,28 @@ def _check(setting: Setting) -> None:
         )
 
 
+def _name(job: str, setting: Setting) -> str:
+    """How the job's files in `folder` begin. A tiny model is never taken for one of full size, nor the reverse."""
+    return f"{job}.tiny" if setting.tiny else job
+
+
 def _prepare(job: str, count: int, setting: Setting) -> list[str]:
     """Make the model and the input if they are missing. Return the verb and its options, without the output and
     --count."""
     setting.folder.mkdir(parents=True, exist_ok=True)
-    model, records = setting.folder / job, setting.folder / f"{job}.{count}.bin"
+    name = _name(job, setting)
+    model, records = setting.folder / name, setting.folder / f"{name}.{count}.bin"
     if not model.exists():
         sizes = shlex.split(TINY[MODELS[job]]) if setting.tiny else []
         _call([*_python(), "init", MODELS[job], str(model), "--seed", "1", *sizes], os.environ)
     vocabulary = json.loads((model / "config.json").read_text()).get("vocab_size", 0)
     if vocabulary and not records.exists():
-        rng = np.random.default_rng(1)
-        with records.open("wb") as file:
+        rng, part = np.random.default_rng(1), records.with_suffix(".part")
+        with part.open("wb") as file:
             for first in range(0, count, BLOCK):
                 shape = min(BLOCK, count - first), PROMPT
                 file.write(rng.integers(0, vocabulary, shape, np.int32).tobytes())
+        part.rename(records)  # so a run that was stopped leaves no shorter input to the next one
     own = {
         "textcnn": ["classify", "-i", str(records)],
         "gpt2": ["generate", "-i", str(records), "--max-tokens", str(setting.tokens), "--ignore-eos", *GREEDY],

@@ -162,6 +162,20 @@ def test_a_record_may_have_completions_of_its_own(model, tmp_path):
     assert own.outputs.bytes > 1.5 * one.outputs.bytes
 
 
+def test_a_record_may_ask_for_tokens_of_its_own(model, tmp_path):
+    """As lines of a batch for OpenAI do."""
+    source, line = tmp_path / "in.jsonl", {"prompt_token_ids": [1, 2]}
+    source.write_text((json.dumps(line) + "\n") * 8)
+    wanted = plan(job_of(model, source, params=SamplingParams(temperature=0, max_tokens=20)))
+    source.write_text((json.dumps(line | {"max_tokens": 20}) + "\n") * 8)
+    found = plan(job_of(model, source, params=SamplingParams(temperature=0, max_tokens=2)))
+    assert found.figures["new_tokens"] == wanted.figures["new_tokens"] == 20
+    assert (found.flops, found.peak_memory) == (wanted.flops, wanted.peak_memory)
+    lines = [line | {"max_tokens": count} for count in (10, 30)]
+    source.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert plan(job_of(model, source)).figures["new_tokens"] == 20
+
+
 @pytest.mark.parametrize(("name", "shard_size", "n"), [("in.bin", 7, 1), ("in.bin", 1000, 1), ("in.jsonl", 900, 1),
                                                         ("in.jsonl", 900, 3), ("in.jsonl", 1 << 20, 1),
                                                         ("in.parquet", None, 2)])  # fmt: skip
@@ -207,6 +221,19 @@ def test_sampling_fields_and_room_in_the_context_are_looked_at(model, tmp_path):
         for count in (10**9, 10)
     )
     assert plan(many).peak_memory < 1.1 * plan(few).peak_memory, "no more than the context has room for"
+
+
+def test_a_plan_has_no_more_new_tokens_than_the_context(model, tmp_path):
+    """With and without an input. min_tokens beyond the room was once an error of the plan, and not of the job."""
+    source, most = tmp_path / "in.jsonl", 64 - 16
+    source.write_text(json.dumps({"prompt_token_ids": [1] * 16}) + "\n")
+    params = SamplingParams(temperature=0, max_tokens=1000, min_tokens=100)
+    job = job_of(model, source, params=params)
+    assert plan(job).figures["new_tokens"] == most
+    done = generate(job)
+    assert (done.errors, done.tokens) == (0, most)
+    assert made(model, tokens=1000)[1]["worker_flops"] == made(model, tokens=most)[1]["worker_flops"]
+    assert made(model, tokens=1000)[1]["steps"] == made(model, tokens=most)[1]["steps"]
 
 
 def test_of_a_long_text_a_sample_is_read(model, tmp_path, bytes_read):

@@ -16,6 +16,7 @@ from tilewright.formats.record_fields import kept_bytes
 from tilewright.generation import memory as engine
 from tilewright.generation.attention import BATCH_MEMORY
 from tilewright.generation.memory import Prompts, Wanted
+from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.scheduler import WINDOW
 from tilewright.hardware import gpus
 from tilewright.models.decoder_config import DecoderConfig
@@ -50,14 +51,16 @@ LINE, ID_BYTES, TOKEN_TEXT, LOGPROB = 60, 6, 4.0, 18  # bytes: a line without to
 class Seen:
     """The sample of the input.
 
-    prompts: sequences of all good records, n per record. in_a_shard: sequences of the largest shard. records: good and
-    bad ones, and true if they were counted and not estimated. id_bytes: mean bytes of an id and the kept fields.
-    token_text: mean bytes of a token's text. noticed: figures by name. `bad`: bad records. `first_bad`: the error of
-    the first. `prompt_tokens`: tokens of all good prompts. `cut`: prompts whose context does not hold all new tokens.
-    `undrawn`: prompts at temperature 0 with an option that matters only for sampling.
+    prompts: sequences of all good records, n per record. new_tokens: of a sequence, the mean of what the records ask
+    for. in_a_shard: sequences of the largest shard. records: good and bad ones, and true if they were counted and not
+    estimated. id_bytes: mean bytes of an id and the kept fields. token_text: mean bytes of a token's text. noticed:
+    figures by name. `bad`: bad records. `first_bad`: the error of the first. `prompt_tokens`: tokens of all good
+    prompts. `cut`: prompts whose context does not hold all new tokens. `undrawn`: prompts at temperature 0 with an
+    option that matters only for sampling.
     """
 
     prompts: Prompts
+    new_tokens: int
     in_a_shard: int
     records: tuple[int, bool]
     id_bytes: float
@@ -75,7 +78,7 @@ def _of_task(task: GenerateTask, begun: Begun, gpu_memory: int) -> Declared:
     seen = _read(task, Sample(begun.cut))
     prompts, (records, counted) = seen.prompts, seen.records
     free = config.context - prompts.tokens // max(1, prompts.count)  # after a prompt of the mean length
-    job = replace(job, params=replace(job.params, max_tokens=min(job.params.max_tokens, max(1, free))))
+    job = replace(job, params=_with(job.params, min(seen.new_tokens, free)))
     part = Prompts(share(prompts.count, begun.workers), share(prompts.tokens, begun.workers), prompts.longest)
     found = _declared(job, config, part, part.first(seen.in_a_shard), gpu_memory)
     return replace(
@@ -96,12 +99,19 @@ def plan_made(job: GenerateJob, length: int = 16, gpu_memory: int | None = None)
     config: DecoderConfig = config_of(job.model, DecoderConfig)
     if length >= config.context:
         raise UsageError(f"a prompt has {length} tokens; the context of {config.context} must hold one more")
+    job = replace(job, params=_with(job.params, min(job.params.max_tokens, config.context - length)))
     count, n = job.count or WINDOW, job.params.n
     prompts = Prompts(count * n, count * n * length, length)
     memory = 0 if job.device == "cpu" else gpu_memory or gpus()[0].memory
     with in_force(job.settings):
         found = _declared(job, config, prompts, prompts, memory)
     return replace(found, records=count, figures=found.figures | {"prompt_tokens": count * length})
+
+
+def _with(params: SamplingParams, tokens: int) -> SamplingParams:
+    """The parameters with this number of new tokens, at least one."""
+    most = max(1, tokens)
+    return replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
 
 
 def _declared(job: GenerateJob, config: DecoderConfig, prompts: Prompts, shard: Prompts, gpu_memory: int) -> Declared:
@@ -129,7 +139,7 @@ def _declared(job: GenerateJob, config: DecoderConfig, prompts: Prompts, shard: 
         "sequences": prompts.count, "prompt_tokens": prompts.tokens, "longest": prompts.longest,
         "new_tokens": params.max_tokens, "at_once": found.at_once, "steps": found.steps, "bytes_moved": found.moved,
         "worker_flops": config.flops(prompts, params.max_tokens, cached=cached),
-        "context": config.context,
+        "context": config.context, "sampled": not params.greedy,
     }  # fmt: skip
     return Declared(unit="prompts", records=prompts.count, counted=True, parts=parts, figures=figures,
                     flops=figures["worker_flops"])  # fmt: skip
@@ -145,7 +155,7 @@ def _read(task: GenerateTask, sample: Sample) -> Seen:
             noticed: dict[str, Any] = {"bad": 0, "first_bad": None, "cut": cut, "undrawn": 0}
             prompts = Prompts(count * n, count * n * COURSE_PROMPT, COURSE_PROMPT)
             noticed["prompt_tokens"] = count * COURSE_PROMPT
-            return Seen(prompts, sample.in_a_shard() * n, records, 0.0, TOKEN_TEXT, noticed)
+            return Seen(prompts, job.params.max_tokens, sample.in_a_shard() * n, records, 0.0, TOKEN_TEXT, noticed)
         sample = Sample.of(reader.file, sample.cut)
         if sample.spans:
             reader.only(sample.lines(reader.file))
@@ -158,6 +168,7 @@ def _read(task: GenerateTask, sample: Sample) -> Seen:
     good = [(params, prompt, len(prompt.token_ids)) for params, prompt in seen if prompt.error is None]
     sequences = sum(params.n for params, _, _ in good)  # a record may have its own n
     tokens = sum(params.n * length for params, _, length in good)
+    asked = sum(params.n * min(params.max_tokens, context) for params, _, _ in good)
     first = next((prompt.error for _, prompt in seen if prompt.error is not None), None)
     noticed = {
         "bad": round((len(seen) - len(good)) * scale),
@@ -170,6 +181,7 @@ def _read(task: GenerateTask, sample: Sample) -> Seen:
     ids = [len(str(prompt.id)) + 2 + kept_bytes(prompt.kept) for _, prompt in seen]
     return Seen(
         Prompts(round(sequences * scale), round(tokens * scale), max([1, *(length for _, _, length in good)])),
+        -(-asked // sequences) if good else job.params.max_tokens,
         -(-sample.in_a_shard() * sequences // max(len(good), 1)), records,
         float(np.mean(ids or [8])), float(np.mean(texts or [TOKEN_TEXT])), noticed,
     )  # fmt: skip

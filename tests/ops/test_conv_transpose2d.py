@@ -240,7 +240,10 @@ def test_out_may_have_gaps_or_be_x(rung, dtype, rng):
 @pytest.mark.parametrize("lanes", [pytest.param(4, marks=pytest.mark.long), 8])
 @pytest.mark.parametrize(
     "rung",
-    ["cpu.images", *(pytest.param(rung, marks=pytest.mark.long) for rung in ("cpu.columns", "cpu.pixels", "cpu.winograd"))],
+    [
+        "cpu.images",
+        *(pytest.param(rung, marks=pytest.mark.long) for rung in ("cpu.columns", "cpu.pixels", "cpu.winograd")),
+    ],
 )
 def test_narrower_vectors(rung, lanes, rng, monkeypatch):
     """The kernels for SSE's, NEON's and AVX2's widths, which any machine can run."""

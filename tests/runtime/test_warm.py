@@ -68,7 +68,8 @@ def test_each_model_gets_the_verb_and_the_records_that_it_takes(tmp_path, monkey
     monkeypatch.setattr(module, "config_of", configs.get)
     monkeypatch.setattr(module, "has_tokenizer", lambda model: model == "vectors")
     warm(str(home), [*configs], ("float32",), volumes=False, say=print)
-    assert ran == {"vectors": ("embed", "\n".join(module.TEXTS)), "ids": ("generate", '{"prompt_token_ids": [0, 1, 1]}'),
+    assert ran == {"vectors": ("embed", "\n".join(module.TEXTS)),
+                   "ids": ("generate", '{"prompt_token_ids": [0, 1, 1]}'),
                    "sentences": ("classify", '{"tokens": [0, 0, 0, 0, 0, 0, 0]}')}  # fmt: skip
 
 

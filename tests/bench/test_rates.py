@@ -85,7 +85,7 @@ def test_a_bert_classifies_as_fast_as_it_embeds():
     assert rate(wanted, [exists, built]) is None
     assert saving_command(wanted) == "tilewright bench embed --dtype float32 --threads 2 --save"
     swept = [row("scaling", f"local, {n}", "sentiment, 512 sentences", 512, 1.0, versus_below=n, label=str(n))
-             for n in (1.0, 2.0)]  # fmt: skip
+             for n in (1, 2)]  # fmt: skip
     assert scaling(wanted, swept, 100, 2) == (1, 1.0, None)
 
 

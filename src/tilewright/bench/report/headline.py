@@ -193,7 +193,7 @@ def claims(by_op: Rows, ladders: Ladders) -> str:
     told = (
         f"**Same bits.** A result never depends on batch, threads or shards: {several} workers write the bytes of one.",
         f"**Crash-safe.** The same command resumes a job. A test kills jobs {KILLS} times and compares every byte.",
-        f"**Ladders.** {len(ladders)} operations have {rungs} kernels. `tilewright ladder matmul` times those of matmul.",
+        f"**Ladders.** {len(ladders)} operations have {rungs} kernels. `tilewright ladder matmul` times matmul's.",
         f"**Fast.** The jobs below {speed}",
         f"**Checked.** {checked:,} measurements are published. Each result was checked against a reference.",
     )

@@ -68,7 +68,7 @@ def status(output: str) -> local.Status:
 
 
 def _with_workers(found: local.Status, keys: Keys, *, ended: bool) -> local.Status:
-    """The status, with the processes that work on the job now. ended: also with those that have ended."""
+    """The status, with the processes that work on the job. ended: whether to list also processes that have ended."""
     board = Board(keys).watched()
     names = [name.partition("/")[2] for name in sorted(keys.names(WORKERS))]
     members = {name: who for name in names if board.alive(name) and (who := member_of(keys, name))}
@@ -88,7 +88,7 @@ def _with_workers(found: local.Status, keys: Keys, *, ended: bool) -> local.Stat
 
 
 def _ended(keys: Keys, members: Iterable[str]) -> list[Member]:
-    """What the processes did that have ended. members: those that have not."""
+    """What each process that has ended did. members: the processes that still work."""
     workers = [name.partition("/")[2].removesuffix(".json") for name in keys.names(LOGS) if name.endswith(".json")]
     with ThreadPoolExecutor(FEW, "tilewright-status") as pool:
         found = pool.map(lambda worker: member_of(keys, f"{worker}.json", LOGS), {*workers}.difference(members))

@@ -82,13 +82,14 @@ def test_long_rows_are_narrowed_to_the_capacity(V, rng, small_capacity):
     assert len(other) <= 1
 
 
-def test_long_rows_whose_scores_are_neighbours(rng, small_capacity):
-    """Ranges of one to four keys, which equal steps of a score hardly cut."""
+@pytest.mark.parametrize(("most", "V"), [(4, 300), (60, 900)])
+def test_long_rows_whose_scores_are_neighbours(most, V, rng, small_capacity):
+    """Ranges of few keys. With up to 4, most are not gathered; with up to 60, tokens lie exactly at both ends of what
+    is gathered."""
     low = rng.normal(0, 2, (16, 1)).astype(np.float32)
-    near = [low]
-    for _ in range(3):
-        near.append(np.nextafter(near[-1], np.float32(9)))
-    logits = np.choose(rng.integers(0, rng.integers(1, 5, (16, 1)), (16, 300)), near)
+    logits = (low.view(np.int32) + rng.integers(0, rng.integers(1, most + 1, (16, 1)), (16, V), np.int32)).view(
+        np.float32
+    )
     given = rules(rng.random(16))
     wanted, margins = reference(logits, *given)
     found = sampled(logits, given).tokens
@@ -104,6 +105,27 @@ def test_a_target_that_rounding_leaves_out_of_reach_gives_a_token(rng, small_cap
     n = 60 if ON_GPU else 20
     logits = (rng.normal(0, 1, (n, 65)) * rng.choice([0.3, 3, 10], (n, 1))).astype(np.float32)
     given = rules(np.full(n, 1 - 2.0**-53))
+    wanted, margins = reference(logits, *given)
+    found = sampled(logits, given).tokens
+    assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all()
+
+
+@pytest.mark.parametrize("V", [60, 700])
+def test_the_number_0_takes_the_best_token(V, rng, small_capacity):
+    logits = rng.standard_normal((9, V), np.float32)
+    assert sampled(logits, rules(np.zeros(9))).tokens.tolist() == logits.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("place", ["around zero", "far apart", "two groups"])
+def test_scores_that_are_not_normally_distributed_are_found_too(place, rng, small_capacity):
+    """The keys of the first passes enclose a guess, which is wrong for them."""
+    x = rng.standard_normal((12, 900))
+    wide = {
+        "around zero": np.sign(x) * 10.0 ** (-40 * np.abs(x)),
+        "far apart": np.sinh(9 * x),
+        "two groups": x + 9 * (x > 1),
+    }
+    logits, given = wide[place].astype(np.float32), rules(rng.random(12), temperature=rng.choice([0.5, 1, 40], 12))
     wanted, margins = reference(logits, *given)
     found = sampled(logits, given).tokens
     assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all()

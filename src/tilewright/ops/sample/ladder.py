@@ -24,6 +24,6 @@ ladder = Ladder(
          idea="no sort: sums over all tokens find the score at which the cumulative weight is enough",
          kernel="sample.tile.search:run"),
     Rung("tile.narrow", after="tile.search", needs=TILE, chosen=True,
-         idea="a range of scores is narrowed until its tokens fit in registers, and halved there",
+         idea="keys around a guess leave few tokens after one pass; these stay in registers and are halved",
          kernel="sample.tile.narrow:run"),
 )

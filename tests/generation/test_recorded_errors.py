@@ -43,3 +43,20 @@ def test_errors_may_be_recorded_in_the_place_of_their_prompts(monkeypatch, block
     assert [len(list(model.generate(bad, errors="record"))) for bad in ([], [[]], [[], "a", []])] == [0, 1, 3]
     with pytest.raises(UsageError, match="errors is None"):
         model.generate([], errors=None)
+
+
+def test_as_many_ids_as_prompts_are_wanted():
+    model, params = tiny(), SamplingParams(temperature=0, max_tokens=2)
+    for prompts, ids, says in (
+        ([[1], [2]], [7], "ids ends after 1, prompts does not"),
+        ([[1]], [7, 8, 9], "prompts ends after 1, ids does not"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            list(model.generate(prompts, params, ids=ids))
+
+    def broken():
+        yield [1]
+        raise ValueError("the reader's own error")
+
+    with pytest.raises(ValueError, match="the reader's own error"):
+        list(model.generate(broken(), params, ids=[1, 2]))

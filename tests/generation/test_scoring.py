@@ -133,6 +133,12 @@ def test_long_texts_are_refused_or_cut_as_wanted(rng):
     assert alone.logprobs == [value for score in model.score(windows) for value in score.logprobs]
 
 
+@pytest.mark.parametrize("wrong", ["5", 1.5, True, [3]])
+def test_a_prefix_token_is_a_token_id(wrong):
+    with pytest.raises(TypeError, match=r"prefix_token is .*; a token id is wanted"):
+        tiny().score([[1, 2]], prefix_token=wrong)
+
+
 def test_an_empty_context_is_the_prefix_token(rng):
     model = tiny()
     empty, given = model.score([([], [5, 6]), ([7], [5, 6])], prefix_token=7)

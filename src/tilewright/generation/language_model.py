@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, islice, zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -120,7 +120,7 @@ class LanguageModel(ABC):
                 raise WrongType(f"{name} is {given!r}; a list is wanted")
         params.check_for(vocabulary=self.sizes.vocabulary, context=self.sizes.context,
                          has_tokenizer=self.tokenizer is not None)  # fmt: skip
-        named = zip(prompts, count() if ids is None else ids, strict=ids is not None)
+        named = zip(prompts, count(), strict=False) if ids is None else with_ids(prompts, ids)
         return self._outputs(named, params, self.engine(seed=seed, memory=memory), record=errors == "record")
 
     def _outputs(
@@ -190,9 +190,11 @@ class LanguageModel(ABC):
         return self._scores(texts, limits, self.scorer(max_batch_memory), record=errors == "record")
 
     def scoring_limits(self, *, truncate: bool, prefix_token: int | None) -> ScoringLimits:
-        """The limits of `score`. Raises UsageError for a prefix token outside the vocabulary."""
+        """The limits of `score`. Raises UsageError for a prefix token outside the vocabulary, or of another type."""
         encode = self.tokenizer.encode if self.tokenizer else None
         start = default_start(encode, self.stop_ids) if prefix_token is None else prefix_token
+        if start is not None and (not isinstance(start, int | np.integer) or isinstance(start, bool)):
+            raise WrongType(f"prefix_token is {start!r}; a token id is wanted")
         if start is not None and not 0 <= start < self.sizes.vocabulary:
             rule = f"the model's tokens are 0 to {self.sizes.vocabulary - 1}"
             raise UsageError(parameter="prefix_token", value=str(start), rule=rule)
@@ -266,6 +268,16 @@ class LanguageModel(ABC):
         """The completion, with its text if the model has a tokenizer."""
         text = self.tokenizer.decode(found.token_ids)[: found.text_end] if self.tokenizer else None
         return Completion(found.index, list(found.token_ids), text, found.finish_reason, found.logprobs)
+
+
+def with_ids(prompts: Iterable[Prompt], ids: Iterable[Id]) -> Iterator[tuple[Prompt, Id]]:
+    """Each prompt with its id. Raises UsageError where one of the two ends before the other."""
+    none: Any = object()
+    for number, (prompt, id) in enumerate(zip_longest(prompts, ids, fillvalue=none)):
+        if prompt is none or id is none:
+            shorter, longer = ("ids", "prompts") if id is none else ("prompts", "ids")
+            raise UsageError(f"{shorter} ends after {number}, {longer} does not; give one id for each prompt")
+        yield prompt, id
 
 
 def check_errors(errors: str) -> None:

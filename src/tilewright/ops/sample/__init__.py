@@ -17,7 +17,7 @@ from tilewright.ops.sample.problem import Problem
 
 __all__ = ["Drawn", "Edits", "Problem", "Rules", "draw", "ladder", "rules", "sample"]
 
-MOST = 1 << 31  # tokens of a vocabulary: a token id is stored in 32 bits
+MOST = (1 << 31) - 4095  # tokens of a vocabulary: 32 bits hold a token id, and the end of a GPU's last step of 4,096
 
 
 def sample(logits, given: Rules) -> Drawn:

@@ -2,7 +2,8 @@
 
 CPU: kernel(logits, rules, chosen, logarithms): float32 (n, V) with contiguous rows to int64 (n, 1 + most), the token
 and then the best ones, and float64 (n,). GPU: kernel(logits, scores, floats, integers, tokens): logits and scores,
-which contain a row's penalties and banned tokens, float32 (n, V), contiguous, V below 2^31; see `operands.Rules`.
+which contain a row's penalties and banned tokens, float32 (n, V), contiguous, V below 2^31 - 4095; see
+`operands.Rules`.
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung

@@ -10,10 +10,11 @@ are represented by their number and total weight. If more than CAPACITY tokens h
 searched, because their weights are equal. The first survey is the first step of every target. Its sum of all weights
 is the total that u and top_p are multiplied with.
 
-Sums run in the order of a block's lanes, whatever the other rows. The sums of a long row have two parts. Rounding may
-leave them below a target that all tokens together reach; then the last token is the result.
+Sums run in the order of a block's lanes, whatever the other rows. A sum of a long row adds the weight above a span to
+the weight inside it. Rounding may leave this below a target that all tokens together reach; then the last token is the
+result.
 
-One program per row. A short row waits for latency: each of some 14 halvings waits for a sum over the block. A long row
+One program per row. A short row waits for latency: each of 14 to 20 halvings waits for a sum over the block. A long row
 is limited by the instructions of the survey. As `search`, it is slow if there are few rows.
 """
 
@@ -29,18 +30,18 @@ from tilewright.ops.sample.tile.records import NO_KEY, Point, key_of, limits_of,
 SHORT_ROW = 4096  # scores: 32 for each of 128 threads, with their weights 96 registers
 CAPACITY = 2048  # tokens of a longer row that are searched in registers
 LEAST_SIZE = 256  # fewer would leave lanes idle
-WARPS = {True: 4, False: 16}  # warps for a short row, and for a longer one
+WARPS = {True: 4, False: 16}  # warps for a short row, and for a longer one, with LANES threads
 FAR_ROW = 90_000  # scores: 132 longer rows do not fit in an L2 cache of 50 MB, so two programs share a multiprocessor
 WIDE = tl.constexpr(4096)  # scores at a time in a pass that adds to one sum
 HALVINGS = tl.constexpr(2)  # before the tokens that are left are counted
 LOG2E = tl.constexpr(1.4426950408889634)
-LEAST_TEMPERATURE = tl.constexpr(1e-200)  # its reciprocal is finite, and only the best score has a weight that counts
+LEAST_TEMPERATURE = tl.constexpr(1e-200)  # only the best score has a weight there, and the reciprocal is finite
 
 
-class Seen(NamedTuple):
-    """What the first pass over a row finds. bad: 1 if a logit is not finite. highest: score, float32. lowest: key of a
-    finite score, int64. mean, deviation: of a long row's scores, float32. x: the scores of a short row, -inf from id V
-    on."""
+class Scan(NamedTuple):
+    """What the first pass over a row finds. bad: 1 if a logit is not finite, int32. highest: score, float32. lowest:
+    key of a finite score, int64. mean, deviation: of the finite scores of a long row, float32. x: the scores of a short
+    row, float32 (SIZE,), -inf from id V on; a long row has none."""
 
     bad: Any
     highest: Any
@@ -51,8 +52,8 @@ class Seen(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens in registers. ids: int32 (SIZE,). keys: int32 (SIZE,). weights: float64 (SIZE,). valid: True for the
-    tokens that count."""
+    """Tokens in registers. ids: int32 (SIZE,). keys: int32 (SIZE,). weights: float64 (SIZE,). valid: bool (SIZE,),
+    True for the tokens that count."""
 
     ids: Any
     keys: Any
@@ -74,8 +75,9 @@ def gathered(row, span, SIZE: tl.constexpr):
 
 @triton.jit
 def find_among(row, tokens, span, low, target, counts: tl.constexpr):
-    """(the `Point` of a span at which the target is reached, its id or -1 if other tokens have the same score). tokens:
-    those of the span, or none of them if too many have one key. low: a key of the span; none below it is wanted."""
+    """(the `Point` of a span at which the target is reached; its id, or -1 if other tokens have the same score).
+    tokens: those of the span, or none if too many have one key. low: a key of the span, and the lowest that may be the
+    result. target: float64."""
     end, left = span.end, tl.full((), 2, tl.int32)
     while (end - low > 1) & (left > 1):
         for _ in tl.static_range(HALVINGS):
@@ -103,29 +105,30 @@ def find_among(row, tokens, span, low, target, counts: tl.constexpr):
 
 
 @triton.jit
-def find(row, seen, target, counts: tl.constexpr, end, SHORT: tl.constexpr, SIZE: tl.constexpr):
-    """(the `Point` at which the target is reached, `end` or before it; its id or -1 if it has to be searched). seen:
-    `Tokens` of a SHORT row, the `Survey` of a longer one."""
+def find(row, known, target, counts: tl.constexpr, end, SHORT: tl.constexpr, SIZE: tl.constexpr):
+    """(the `Point` at which the target is reached, `end` or before it; its id, or -1: call `token_at`). known: the
+    `Tokens` of a SHORT row, the first `Survey` of a longer one. target: float64."""
     low = tl.maximum(end.key, row.lowest)
-    span, tokens = whole(row, low), seen
+    span, tokens = whole(row, low), known
     if not SHORT:
-        span, target = narrowed(row, seen, low, target, counts, SIZE)
+        span, target = narrowed(row, known, low, target, counts, SIZE)
         tokens = gathered(row, span, SIZE)
         low = tl.maximum(span.low, tl.minimum(low, span.end - 1))
     point, token = find_among(row, tokens, span, low, target, counts)
-    missed = (point.tie < 1) | (point.key > key_of(row.most.to(tl.float32)))  # rounding left all sums below the target
+    missed = (point.tie < 1) | (point.key > key_of(row.most.to(tl.float32)))  # all sums are below the target
     after = missed | (point.key < end.key) | ((point.key == end.key) & (point.tie > end.tie))
     key, tie = tl.where(after, end.key, point.key), tl.where(after, end.tie, point.tie)
     return Point(key, tie, tl.where(after, end.weight, point.weight)), tl.where(after, -1, token)
 
 
 @triton.jit
-def find_least(row, seen, least, end, SHORT: tl.constexpr):
-    """The `Point` of the last token whose weight is `least` or more, `end` or before it. seen: as in `find`."""
+def find_least(row, known, least, end, SHORT: tl.constexpr):
+    """The `Point` of the last token whose weight is `least` or more, `end` or before it. least: float64.
+    known: as in `find`."""
     if SHORT:
-        wanted = seen.valid & (seen.weights >= least)
-        key = tl.min(tl.where(wanted, seen.keys, NO_KEY), 0).to(tl.int64)
-        total = tl.sum(tl.where(wanted, seen.weights, 0.0), 0)
+        wanted = known.valid & (known.weights >= least)
+        key = tl.min(tl.where(wanted, known.keys, NO_KEY), 0).to(tl.int64)
+        total = tl.sum(tl.where(wanted, known.weights, 0.0), 0)
     else:
         lowest, sums = tl.full((WIDE,), NO_KEY, tl.int32), tl.zeros((WIDE,), tl.float64)
         for first in range(0, row.V, WIDE):
@@ -136,13 +139,14 @@ def find_least(row, seen, least, end, SHORT: tl.constexpr):
             sums += tl.where(wanted, w, 0.0)
         key, total = tl.min(lowest, 0).to(tl.int64), tl.sum(sums, 0)
     before = key > end.key
-    tie = tl.where(before, tl.full((), NO_KEY, tl.int64), end.tie)
+    tie = tl.where(before, tl.full((), NO_KEY, tl.int64), end.tie)  # all tokens of the key
     return Point(tl.where(before, key, end.key), tie, tl.where(before, total, end.weight))
 
 
 @triton.jit
 def token_at(row, tokens, point, SHORT: tl.constexpr):
-    """The id of a `Point`; the last token of its key if there are fewer. tokens: the `Tokens` of a SHORT row."""
+    """The int32 id of a `Point`; of the last token of its key if there are fewer. tokens: the `Tokens` of a SHORT
+    row."""
     tie, found = point.tie, tl.full((), -1, tl.int32)
     if SHORT:
         equal = ((tokens.keys == point.key.to(tl.int32)) & tokens.valid).to(tl.int32)
@@ -162,17 +166,17 @@ def token_at(row, tokens, point, SHORT: tl.constexpr):
 
 @triton.jit
 def load_short(logits, start, V, SIZE: tl.constexpr):
-    """A row of at most SIZE scores as `Seen`. logits, start: pointers to the row's logits and scores."""
+    """A row of at most SIZE scores as a `Scan`. logits, start: pointers to the row's logits and scores."""
     ids, zero = tl.arange(0, SIZE), tl.full((), 0, tl.float32)
     x = tl.load(start + ids, mask=ids < V, other=-float("inf"))
     logit = tl.load(logits + ids, mask=ids < V, other=0.0)
     bad, lowest = (logit - logit != 0.0).to(tl.int32), finite_keys(x)
-    return Seen(tl.max(bad, 0), tl.max(x, 0), tl.min(lowest, 0).to(tl.int64), zero, zero, x)
+    return Scan(tl.max(bad, 0), tl.max(x, 0), tl.min(lowest, 0).to(tl.int64), zero, zero, x)
 
 
 @triton.jit
 def load_long(logits, start, V):
-    """A longer row as `Seen`: one pass. Arguments as for `load_short`."""
+    """A longer row as a `Scan`: one pass. Arguments as for `load_short`."""
     bad, count = tl.zeros((WIDE,), tl.int32), tl.zeros((WIDE,), tl.int32)
     top, lowest = tl.full((WIDE,), -float("inf"), tl.float32), tl.full((WIDE,), NO_KEY, tl.int32)
     sums, squares = tl.zeros((WIDE,), tl.float32), tl.zeros((WIDE,), tl.float32)
@@ -183,10 +187,10 @@ def load_long(logits, start, V):
         top, lowest = tl.maximum(top, x), tl.minimum(lowest, finite_keys(x))
         finite = tl.where(x > -float("inf"), x, 0.0)
         sums, squares, count = sums + finite, squares + finite * finite, count + (x > -float("inf")).to(tl.int32)
-    n = tl.sum(count, 0).to(tl.float32)
+    n, zero = tl.sum(count, 0).to(tl.float32), tl.full((), 0, tl.float32)
     mean = tl.sum(sums, 0) / n
     deviation = tl.sqrt(tl.maximum(tl.sum(squares, 0) / n - mean * mean, 0.0))
-    return Seen(tl.max(bad, 0), tl.max(top, 0), tl.min(lowest, 0).to(tl.int64), mean, deviation, top)
+    return Scan(tl.max(bad, 0), tl.max(top, 0), tl.min(lowest, 0).to(tl.int64), mean, deviation, zero)
 
 
 @triton.jit
@@ -197,8 +201,8 @@ def finite_keys(x):
 
 @triton.jit
 def narrow(logits, scores, floats, integers, tokens, workspace, V, SIZE: tl.constexpr):
-    """One program per row; see `search` for the arguments. workspace: pointer to int32 (n, SIZE), or None where V is at
-    most SIZE, a power of two."""
+    """One program per row; see `search` for the arguments. V: scores of a row. workspace: pointer to int32 (n, SIZE),
+    or None where V is at most SIZE, a power of two."""
     i = tl.program_id(0).to(tl.int64)
     SHORT: tl.constexpr = workspace is None
     start = scores + i * V
@@ -221,22 +225,22 @@ def narrow(logits, scores, floats, integers, tokens, workspace, V, SIZE: tl.cons
             loaded = Tokens(tl.arange(0, SIZE), keys, weights_of(found.x, row), keys >= found.lowest)
         if limits.temperature > 0.0:
             if SHORT:
-                seen, total = loaded, tl.sum(tl.where(loaded.valid, loaded.weights, 0.0), 0)
+                known, total = loaded, tl.sum(tl.where(loaded.valid, loaded.weights, 0.0), 0)
             else:
                 by_count = (limits.top_k > 0) & (limits.top_k < V)
                 by_weight = tl.where(limits.top_p < 1.0, limits.top_p, limits.u)
                 part = tl.where(by_count, limits.top_k / V, by_weight).to(tl.float32)
                 cuts = guessed_cuts(row, found.lowest, point.key + 1, part, by_count, SIZE)
-                seen = surveyed(row, cuts)
-                total = tl.max(seen.weights, 0)
+                known = surveyed(row, cuts)
+                total = tl.max(known.weights, 0)
             end = Point(found.lowest, tl.full((), NO_KEY, tl.int64), total)
             if (limits.top_k > 0) & (limits.top_k < V):
-                end, _ = find(row, seen, limits.top_k.to(tl.float64), True, end, SHORT, SIZE)
+                end, _ = find(row, known, limits.top_k.to(tl.float64), True, end, SHORT, SIZE)
             if limits.top_p < 1.0:
-                end, _ = find(row, seen, limits.top_p * end.weight, False, end, SHORT, SIZE)
+                end, _ = find(row, known, limits.top_p * end.weight, False, end, SHORT, SIZE)
             if limits.min_p > 0.0:
-                end = find_least(row, seen, limits.min_p, end, SHORT)
-            point, token = find(row, seen, limits.u * end.weight, False, end, SHORT, SIZE)
+                end = find_least(row, known, limits.min_p, end, SHORT)
+            point, token = find(row, known, limits.u * end.weight, False, end, SHORT, SIZE)
         if token < 0:
             token = token_at(row, loaded, point, SHORT)
     tl.store(tokens + i, token.to(tl.int64))

@@ -14,15 +14,6 @@ import triton.language as tl
 NO_KEY = tl.constexpr(2147483647)  # above the key of every score
 
 
-class Row(NamedTuple):
-    """A row of scores. start: pointer to V float32. most: its highest score, float64. temperature: float64."""
-
-    start: Any
-    V: Any
-    most: Any
-    temperature: Any
-
-
 class Point(NamedTuple):
     """A point of the order of a row. key: int64. tie: which of the tokens of that key, from 1, int64. weight: float64,
     the sum of the weights up to it."""

@@ -11,14 +11,25 @@ instructions of about 40 passes. It is slow if there are few rows: then multipro
 uses them all.
 """
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
-from tilewright.ops.sample.tile.records import NO_KEY, Point, Row, key_of, limits_of, load_scores
+from tilewright.ops.sample.tile.records import NO_KEY, Point, key_of, limits_of, load_scores
 
 CUTS = tl.constexpr(8)  # keys at which a pass sums: the start of the range, and seven inside
 PASSES = tl.constexpr(11)  # 8^11 is more than the keys there are
 BLOCK = tl.constexpr(512)  # scores of a row at a time
+
+
+class Row(NamedTuple):
+    """A row of scores. start: pointer to V float32. most: its highest score, float64. temperature: float64."""
+
+    start: Any
+    V: Any
+    most: Any
+    temperature: Any
 
 
 @triton.jit

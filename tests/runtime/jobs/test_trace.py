@@ -58,10 +58,12 @@ def test_who_did_what_when(place, tmp_path_factory, workers):
     place.check()
 
 
-def test_a_trace_says_where_and_when_it_was_recorded(place, tmp_path_factory):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_trace_says_where_and_when_it_was_recorded(place, tmp_path_factory, workers):
+    """A worker names the whole machine, not its share of the cores."""
     path = str(tmp_path_factory.mktemp("trace") / "out.json")
-    run(place.task(), place.output, Inline(), Settings(trace=path))
-    lead, worker = read_trace(path)
+    run(place.task(), place.output, Local(workers) if workers else Inline(), Settings(trace=path))
+    lead, worker, *_ = read_trace(path)
     assert (lead.machine, worker.machine) == ("", machine_name())
     assert worker.commit == commit() and re.fullmatch(r"\d{4}-\d\d-\d\d", worker.date)
 

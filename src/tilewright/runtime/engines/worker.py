@@ -100,12 +100,12 @@ def _leave(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 def _work(pipe: Connection) -> None:
     setup: Setup = pickle.loads(pipe.recv_bytes())
-    if setup.place.cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, setup.place.cores)  # libraries, too, then use only these cores
     with (
         JobDirectory(setup.output) as directory,
         trace.recording(directory, setup.place.number, setup.trace, device=setup.place.device),
     ):
+        if setup.place.cores and hasattr(os, "sched_setaffinity"):  # not before the trace names the whole machine
+            os.sched_setaffinity(0, setup.place.cores)  # libraries, too, then use only these cores
         directory.check_seal(setup.manifest)
         directory.began, directory.joined = setup.began, setup.joined
         worker = open_worker(setup.task, directory, setup.place)

@@ -104,8 +104,9 @@ def _work(pipe: Connection) -> None:
         JobDirectory(setup.output) as directory,
         trace.recording(directory, setup.place.number, setup.trace, device=setup.place.device),
     ):
-        if setup.place.cores and hasattr(os, "sched_setaffinity"):  # not before the trace names the whole machine
-            os.sched_setaffinity(0, setup.place.cores)  # libraries, too, then use only these cores
+        # The trace has named the machine with all its cores. From here on, libraries use only this worker's cores.
+        if setup.place.cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, setup.place.cores)
         directory.check_seal(setup.manifest)
         directory.began, directory.joined = setup.began, setup.joined
         worker = open_worker(setup.task, directory, setup.place)

@@ -97,6 +97,7 @@ for _ in 1 2 3 4; do  # a signal interrupts `wait`, while the step goes on
     code=$?
     [ "$code" = 138 ] || [ "$code" = 143 ] || break
 done
+[ "$code" = 9 ] && code=137  # MPICH's mpiexec gives the number of the signal that killed a rank
 
 again=0  # the most restarts
 [ "$code" -gt 128 ] && again={KILLED}

@@ -87,20 +87,19 @@ def _sizes(*models: tuple[int, int, str]) -> list[Case]:
 
 
 def bind_tensors(case, inputs: dict, device: str = "cuda"):
-    """call(out=None) on a tensor made of a case's NumPy input, for the bench and the tests. It returns float32
-    tokens."""
+    """call(out=None) on a tensor made of a case's NumPy input, for the bench and the tests. It returns float32 tokens.
+    As in generation, the rules are on the device before the call, and nothing waits for the tokens."""
     import torch
 
-    from tilewright.ops.sample import sample
+    from tilewright.ops.sample import draw
+    from tilewright.ops.sample.tensors import edited
 
-    logits = torch.from_numpy(inputs["logits"]).to(device)
     given = Rules(**{name: inputs[name] for name in Rules._fields})
+    logits, floats, integers = (torch.from_numpy(part).to(device) for part in (inputs["logits"], *given[:2]))
+    scores, tokens = edited(logits, given), torch.empty(len(logits), dtype=torch.int64, device=device)
 
     def call(out=None):
-        tokens = torch.from_numpy(sample(logits, given).tokens).to(device, torch.float32)
-        if out is None:
-            return tokens
-        out.copy_(tokens)
-        return out
+        draw(logits, floats, integers, tokens, scores)
+        return tokens.float() if out is None else out.copy_(tokens)
 
     return call

@@ -25,7 +25,7 @@ $(VENV)/.test: $(VENV)/.python pyproject.toml
 
 setup: $(VENV)/.core ## make .venv with the core install
 
-demo: $(VENV)/.core ## verse, reviews, faces, a volume; then every job at full size, checked and timed
+demo: $(VENV)/.core ## verse, reviews, faces, a volume; then four jobs at full size, timed and checked
 	$(RUN) -m tilewright demo $(ARGS)
 
 check: $(VENV)/.test ## format, lint and types

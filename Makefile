@@ -37,7 +37,7 @@ test: check ## everything that has to hold, in minutes on 2 cores
 	$(RUN) -m pytest -n 3 --dist loadfile -m "not long" $(ARGS)
 
 test-long: $(VENV)/.test ## the same and the tests that take longer
-	$(BIN)/pip install --quiet --editable '.[test,ray]'
+	$(BIN)/pip install --quiet --editable '.[test,ray,cloud-test,eval]'
 	$(RUN) -m pytest $(ARGS)
 
 test-gpu: $(VENV)/.test ## the kernels for GPUs on this machine's GPU; `make test` runs them as Python

@@ -36,7 +36,7 @@ CASES = [
 # more than a batch, or the tiles that --memory holds, which is memory that all jobs take
 RECORDS = {"classify": 20_000, "generate": 2_000, "draw": 600, "convolve": 600}
 OPTIONS = {"generate": ("--max-tokens", 2), "convolve": ("--kernel", "box:3", "--memory", "320M")}
-IMAGE = (8, 8, 3)
+IMAGE = (16, 16, 3)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("growth")
     init_textcnn(str(path / "classify"), 3, vocab_size=50, sequence_length=6, hidden_size=8, num_filters=5,
                  kernel_sizes=(2, 3), hidden_sizes=(7,))  # fmt: skip
-    init_dcgan(str(path / "draw"), 3, z_size=3, size=IMAGE[0], channels=(4, IMAGE[2]), kernel=4)
+    init_dcgan(str(path / "draw"), 3, z_size=3, size=IMAGE[0] // 2, channels=(4, IMAGE[2]), kernel=4)
     save(path / "generate")
     return path
 

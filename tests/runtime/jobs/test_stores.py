@@ -234,6 +234,7 @@ def test_workers_join_are_killed_and_leave(place, s3, engine, output, monkeypatc
 
 @pytest.mark.long
 def test_a_fleet_that_is_killed_all_the_time():
+    pytest.importorskip("moto")
     fleet = pytest.importorskip("tools.fleet")
     assert fleet.main(60, 0.5, 5, 4.0) == 0
 

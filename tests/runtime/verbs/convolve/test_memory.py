@@ -111,8 +111,8 @@ def test_the_run_keeps_to_the_number(name):
     code, peak, said = run(name, output, enough)
     print(f"{name}: --memory {enough}M, measured {peak >> 20}M")
     assert code == 0, said
-    least = 0.7 if name == "large.zarr" else 0.8  # its chunks compress and are filled in part, which no header says
-    assert least * enough <= peak >> 20 <= enough
+    # Less than planned: a loaded machine has fewer steps in flight, and chunks of large.zarr are filled in part.
+    assert 0.7 * enough <= peak >> 20 <= enough
 
 
 @pytest.mark.long

@@ -288,7 +288,7 @@ def _prompts(path: str | os.PathLike[str]) -> Iterator[Any]:
         return iter(({}, None))
     found: _Prompts = read_json(name, "model's configuration", MAX_BYTES, _Prompts)
     if found.model_type != "SentenceTransformer":
-        raise InputError(f"model_type is {found.model_type[:100]!r}; only SentenceTransformer is supported", path=name)
+        raise InputError(f"model_type is {found.model_type!r:.100}; only SentenceTransformer is supported", path=name)
     prompts = {prompt_name: prompt for prompt_name, prompt in found.prompts.items() if prompt is not None}
     if found.default_prompt_name is not None and found.default_prompt_name not in found.prompts:
         what = f"default_prompt_name is {found.default_prompt_name[:100]!r}, which is no name in prompts"

@@ -49,7 +49,7 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.id2label is None:  # two labels, which is transformers' default
             msgspec.structs.force_setattr(self, "id2label", {0: "LABEL_0", 1: "LABEL_1"})
         if self.model_type not in MODEL_TYPES:
-            raise ValueError(f"model_type is {self.model_type!r}; {', '.join(MODEL_TYPES)} are known")
+            raise ValueError(f"model_type is {self.model_type!r:.100}; {', '.join(MODEL_TYPES)} are known")
         limits = {"num_hidden_layers": MAX_LAYERS}
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
                      "max_position_embeddings", "type_vocab_size"):  # fmt: skip
@@ -60,11 +60,13 @@ class BertConfig(msgspec.Struct, frozen=True, kw_only=True):
             heads = f"num_attention_heads {self.num_attention_heads}"
             raise ValueError(f"hidden_size is {self.hidden_size} and {heads}: it must be a multiple of the heads")
         if self.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act is {self.hidden_act!r}; {', '.join(ACTIVATIONS)} are known")
+            raise ValueError(f"hidden_act is {self.hidden_act!r:.100}; {', '.join(ACTIVATIONS)} are known")
         if not 0 < self.layer_norm_eps < 1:
             raise ValueError(f"layer_norm_eps is {self.layer_norm_eps}; it must be between 0 and 1")
         if self.position_embedding_type != "absolute":
-            raise ValueError(f"position_embedding_type is {self.position_embedding_type!r}; 'absolute' is supported")
+            raise ValueError(
+                f"position_embedding_type is {self.position_embedding_type!r:.100}; 'absolute' is supported"
+            )
         if self.is_decoder:
             raise ValueError("is_decoder is true; only encoders are supported here")
         if self.context < 1:

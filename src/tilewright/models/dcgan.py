@@ -105,7 +105,7 @@ class DCGANConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def __post_init__(self):
         if self.model_type != MODEL_TYPE:
-            raise ValueError(f"model_type is {self.model_type!r}; {MODEL_TYPE!r} is wanted")
+            raise ValueError(f"model_type is {self.model_type!r:.100}; {MODEL_TYPE!r} is wanted")
         for name in ("z_size", "size", "channels"):
             if not 1 <= getattr(self, name) <= MAX_SIZE:
                 raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {MAX_SIZE} is wanted")

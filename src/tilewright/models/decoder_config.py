@@ -147,7 +147,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ValueError for another kind, and for a size that does not make a network. context, layers, sizes:
         names of fields."""
         if self.model_type != kind:
-            raise ValueError(f"model_type is {self.model_type!r}; {kind!r} is wanted")
+            raise ValueError(f"model_type is {self.model_type!r:.100}; {kind!r} is wanted")
         for name in ("vocab_size", context, layers, *sizes):
             least = 2 if name == context else 1  # room for a prompt and a new token
             most, size = MAX_LAYERS if name == layers else MAX_SIZE, getattr(self, name)
@@ -163,7 +163,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     def check_activation(self, name: str) -> None:
         """Raises ValueError for an activation that is not supported. name: of the field."""
         if getattr(self, name) not in ACTIVATIONS:
-            raise ValueError(f"{name} is {getattr(self, name)!r}; {', '.join(ACTIVATIONS)} are known")
+            raise ValueError(f"{name} is {getattr(self, name)!r:.100}; {', '.join(ACTIVATIONS)} are known")
 
     def check_eps(self, name: str) -> None:
         """Raises ValueError unless the field `name`, which is added to variances, is small and positive."""

@@ -61,7 +61,7 @@ class TextCNNConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def __post_init__(self):
         if self.model_type != MODEL_TYPE:
-            raise ValueError(f"model_type is {self.model_type!r}; {MODEL_TYPE!r} is wanted")
+            raise ValueError(f"model_type is {self.model_type!r:.100}; {MODEL_TYPE!r} is wanted")
         sizes = {
             name: getattr(self, name)
             for name in ("vocab_size", "sequence_length", "hidden_size", "num_filters", "num_labels")

@@ -88,7 +88,9 @@ def parse_config(values: dict[str, Any], path: str | os.PathLike[str]) -> Config
     name = os.path.join(path, CONFIG) if os.path.isdir(path) else path
     kind = KINDS.get(str(values.get("model_type")))
     if kind is None:
-        raise InputError(f"model_type is {values.get('model_type')!r}; {', '.join(KINDS)} can be loaded", path=name)
+        raise InputError(
+            f"model_type is {values.get('model_type')!r:.100}; {', '.join(KINDS)} can be loaded", path=name
+        )
     try:
         return msgspec.convert(_by_own_names(values, kind.config, name), kind.config, str_keys=True)
     except msgspec.ValidationError as error:

@@ -217,6 +217,7 @@ def not_finite():
 
 MODELS = {
     "another architecture": (lambda: change_config(model_type="llama"), "m/config.json: model_type is 'llama'"),
+    "a long name": (lambda: change_config(model_type="x" * 5000), f"m/config.json: model_type is '{'x' * 99}; textcnn"),
     "a network of other sizes": (lambda: change_config(n_embd=24), "m/model.safetensors: tensor h.0.attn.c_attn.bias"),
     "sizes that make none": (lambda: change_config(n_head=5), "n_embd must be a multiple of n_head"),
     "a wrong type": (lambda: change_config(n_head="three"), "n_head"),

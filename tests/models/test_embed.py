@@ -162,6 +162,7 @@ REFUSED = [
     ("modules.json", lambda m: m[1].update(type=f"{LISTED}lstm.LSTM"), r"modules\.lstm\.LSTM' is not supported"),
     ("modules.json", lambda m: m[1].update(type="own.Pooling"), r"'own\.Pooling' is not supported"),
     ("modules.json", lambda m: m[1].update(path="../1_Pooling"), "no directory inside"),
+    ("modules.json", lambda m: m[1].update(path="x" * 256), "no directory inside"),
     ("modules.json", lambda m: m.pop(1), "Transformer, Pooling, then others"),
     ("modules.json", lambda m: m[0].update(path="0_Transformer"), "'0_Transformer', and it must lie in"),
     ("1_Pooling/config.json", lambda m: m.update(pooling_mode="median"), r"pooling_mode is \['median'\]"),

@@ -38,6 +38,7 @@ ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
 VECTOR = "sentence_embedding"  # the name of the vector that a module reads and writes
 MAX_BYTES = 1 << 20  # of a JSON file
 MAX_SIZE = 2**31
+MAX_NAME = 255  # bytes of a directory's name, in all usual file systems
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
 
@@ -152,7 +153,7 @@ def embedding_modules(path: str | os.PathLike[str], width: int) -> EmbeddingModu
         what = f"the modules are {', '.join(kinds) or 'none'}; Transformer, Pooling, then others are wanted"
         raise InputError(what, path=name)
     if modules[0].path:
-        what = f"the encoder lies in {modules[0].path!r}, and it must lie in the model's directory itself"
+        what = f"the encoder lies in {modules[0].path!r:.100}, and it must lie in the model's directory itself"
         raise InputError(what, path=name, remedy="save the model again with sentence-transformers")
     layers: list[DenseLayer] = []
     normalize: list[int] = []
@@ -194,9 +195,10 @@ def _kind(module: _Module, path: str) -> str:
 
 
 def _inside(path: str | os.PathLike[str], folder: str, listing: str) -> str:
-    """The directory of a module. Raises InputError for a path outside the model's directory."""
-    if not folder or os.path.isabs(folder) or ".." in folder.split("/") or "\0" in folder:
-        raise InputError(f"path {folder[:100]!r} is no directory inside the model's", path=listing)
+    """The directory of a module. Raises InputError for a path outside the model's directory or a long one."""
+    forbidden = os.path.isabs(folder) or ".." in folder.split("/") or "\0" in folder
+    if not 0 < len(folder.encode(errors="replace")) <= MAX_NAME or forbidden:
+        raise InputError(f"path {folder!r:.100} is no directory inside the model's", path=listing)
     return os.path.join(path, folder)
 
 

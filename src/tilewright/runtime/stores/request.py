@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from tilewright.errors import UsageError
+from tilewright.errors import UsageError, brief
 from tilewright.formats.fetched import as_urls
 from tilewright.formats.files import path_of, spelled
 from tilewright.runtime.fingerprint import own_version
@@ -75,8 +75,8 @@ def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]
         request = msgspec.json.decode(raw, type=Request)
         if request.verb not in VERBS:
             raise msgspec.ValidationError(f"there is no verb {request.verb!r}")
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise UsageError(f"this is not a job that can be joined: {error}", path=where, remedy=SAME) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"this is not a job that can be joined: {brief(error)}", path=where, remedy=SAME) from error
     mine = own_version(), cache.sources().hex()[:16]
     if (request.version, request.sources) != mine:
         said = f"version {request.version or '?'} ({request.sources[:8]})"
@@ -90,8 +90,8 @@ def job_of(raw: bytes, where: str, output: str) -> tuple[Any, Callable[..., Any]
             if isinstance(given := request.job.get(name), str):
                 request.job[name] = path_of(given)
         job = kind(**{name: msgspec.convert(value, hints[name], strict=False) for name, value in request.job.items()})
-    except (msgspec.MsgspecError, KeyError, TypeError, UsageError) as error:
-        raise UsageError(f"this is not a job that can be joined: {error}", path=where, remedy=SAME) from error
+    except (msgspec.MsgspecError, KeyError, TypeError, UsageError, RecursionError) as error:
+        raise UsageError(f"this is not a job that can be joined: {brief(error)}", path=where, remedy=SAME) from error
     job = replace(job, output=output.rstrip("/") + "/" * (job.output == "/"))
     for name in PATHS:
         if isinstance(given := getattr(job, name, None), str) and is_url(given):

@@ -12,6 +12,8 @@ import os
 import unicodedata
 from collections.abc import Iterable
 
+HALF = 500  # characters at each end of a path that is too long for a message
+
 
 class TilewrightError(Exception):
     """Base class of every error that is raised on purpose.
@@ -51,7 +53,10 @@ class TilewrightError(Exception):
         return _unpickled, (type(self), self.args), self.__dict__
 
     def __str__(self) -> str:
-        place = ", ".join(part.replace("\n", "\\n") for part in (self.path, self.where) if part)
+        path = self.path
+        if path and len(path) > 2 * HALF:
+            path = f"{path[:HALF]}...{path[-HALF:]}"
+        place = ", ".join(part.replace("\n", "\\n") for part in (path, self.where) if part)
         text = f"{place}: {self.message}" if place else self.message
         if self.remedy:
             text = f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {self.remedy[:1].upper()}{self.remedy[1:]}"

@@ -160,3 +160,8 @@ def test_a_wrong_value_is_no_type_error(call):
 def test_an_empty_prompt_is_named_and_the_remedy_given():
     with pytest.raises(UsageError, match=r"^prompt 1 \(counted from 0\) is empty; .*Leave it out, or give '<\|endoft"):
         list(tw.load("poet").generate(["a", ""]))
+
+
+def test_a_long_path_is_shown_by_its_ends():
+    error = InputError("it is damaged", path=f"/{'a' * 5000}/x.npy")
+    assert str(error) == f"/{'a' * 499}...{'a' * 494}/x.npy: it is damaged" and len(error.path) == 5007

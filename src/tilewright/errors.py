@@ -23,8 +23,9 @@ class TilewrightError(Exception):
     directory. where: the line, field or byte in it ("line 7, field tokens[3]", "byte 128"). remedy: what to do about
     it.
 
-    `str()` gives all of it as one paragraph with control characters escaped. The fields can be read as attributes, also
-    after pickling. Code reads them and never parses a message.
+    `str()` gives all of it as one paragraph with control characters escaped, and of a path of more than 2 * HALF
+    characters its two ends. The fields can be read as attributes, also after pickling. Code reads them and never parses
+    a message.
     """
 
     exit_code = 5

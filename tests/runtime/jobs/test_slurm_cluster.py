@@ -23,8 +23,8 @@ pytestmark = (
 )
 IMAGES, SHARDS = 512, 64
 DRAW = ("draw", "-p", "m", "-n", str(IMAGES), "-o", "out.npy", "--shard-size", str(IMAGES // SHARDS))
-# UCX, the other network library of MPICH, fails or hangs in one start of four: MPICH 5.0.2 sends Slurm 4,096 bytes from
-# a shorter address on, and Slurm accepts them only if what lies behind it compresses well.
+# By default MPICH 5.0.2 uses UCX, and then one start of four fails or hangs: it sends Slurm 4,096 bytes of memory,
+# although UCX's address is shorter. Slurm accepts the message only if the bytes after the address compress well.
 PMI2 = ("--launcher", "env MPIR_CVAR_CH4_NETMOD=ofi srun --mpi=pmi2")
 HYDRA = ("--launcher", str(Path(sys.executable).with_name("mpiexec")))  # MPICH's own, which srun starts on each node
 # Read by every Python that a job starts: a shard takes longer, and who runs it is noted.

@@ -1,35 +1,47 @@
-"""A capture that fails says why."""
+"""A capture that fails says why. A graph is replayed only while the rungs are forced that it was captured with."""
 
 import contextlib
 import gc
 import warnings
 import weakref
-from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from tilewright.backends.cuda import captured  # noqa: E402
+from tilewright.backends.cuda_graph import Repeated, captured  # noqa: E402
+from tilewright.ops.core.ladder import forcing  # noqa: E402
+from tilewright.ops.softmax import softmax  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def capture(monkeypatch):
-    """PyTorch's block without a GPU: an error within it ends the capture, which fails for that at the block's end."""
+    """PyTorch's block without a GPU: an error within it ends the capture, which fails for that at the block's end.
+    Returns the graphs in the order in which they are replayed."""
 
-    @contextmanager
-    def block(graph, pool, capture_error_mode):
-        try:
-            yield
-        except (RuntimeError, ValueError) as error:
-            if isinstance(error, torch.cuda.OutOfMemoryError) and "at once" in str(error):
+    class Graph:
+        def replay(self):
+            replays.append(self)
+
+    class Block:
+        def __init__(self, graph, pool, capture_error_mode):
+            pass
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, kind, error, traceback):
+            if kind is torch.cuda.OutOfMemoryError and "at once" in str(error):
                 warnings.warn("The CUDA Graph is empty. This usually means", stacklevel=1)
-                raise
-            raise torch.AcceleratorError("operation failed due to a previous error during capture")  # noqa: B904
+            elif kind:
+                raise torch.AcceleratorError("operation failed due to a previous error during capture")
 
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "graph", block)
+    replays = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", Block)
+    return replays
 
 
 def test_what_a_call_returns_comes_back():
@@ -94,3 +106,36 @@ def test_a_lack_of_memory_keeps_nothing_alive():
         assert kept[0]() is None
     finally:
         gc.enable()
+
+
+def test_a_repeated_call_is_captured_the_second_time_and_then_replayed(capture):
+    calls, repeated = [], Repeated()
+
+    def call():
+        calls.append(1)
+        return len(calls)
+
+    results = [repeated.run(call) for _ in range(4)]
+    assert results == [1, 2, 2, 2] and len(calls) == 2
+    assert len(capture) == 3 and len(set(capture)) == 1
+
+
+def test_a_graph_is_not_replayed_while_other_rungs_are_forced(capture):
+    calls, repeated = [], Repeated()
+
+    def call():
+        calls.append(softmax(np.zeros((2, 8), np.float32)))
+
+    def runs(**rungs):
+        """How often three runs call it and replay a graph, and whether softmax counts as run."""
+        before = len(calls), len(capture)
+        with forcing(**rungs) as ran:
+            for _ in range(3):
+                repeated.run(call)
+        return len(calls) - before[0], len(capture) - before[1], "softmax" in ran
+
+    assert runs() == (2, 2, False)
+    assert runs(softmax="cpu.naive") == (2, 2, True)
+    assert runs(softmax="cpu.naive") == (0, 3, True), "an operation in a replayed graph counts as run"
+    assert runs() == (2, 2, False)
+    assert runs() == (0, 3, False)

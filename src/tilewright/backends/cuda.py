@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
+from tilewright.backends.cuda_graph import Pool, Repeated
 from tilewright.backends.cuda_pipeline import Pipeline
-from tilewright.backends.memory import halving, out_of_memory
+from tilewright.backends.memory import halving
 from tilewright.backends.protocol import (
     Array,
     Arrays,
@@ -37,33 +37,8 @@ from tilewright.switches import Without, switched_off
 
 T = TypeVar("T")
 Tensors = list[torch.Tensor]
-Pool = Any  # a handle of memory that graphs share: the result of torch.cuda.graph_pool_handle(), whose type is private
 FULL = 1024  # from so many records on a batch is filled; fewer are run in the smallest batch that holds them
 ROW = 8  # columns of an input are padded to a multiple of this: 16 bytes in a 16-bit dtype
-
-
-def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cuda.CUDAGraph, T]:
-    """(a CUDA graph of what `call` queues, its result). pool: memory that it shares with other graphs.
-
-    Raises torch's OutOfMemoryError if the memory does not suffice; PyTorch itself then reports only that the capture
-    failed.
-    """
-    graph, lack = torch.cuda.CUDAGraph(), None
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a call that failed at its start
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                result = call()
-    except torch.AcceleratorError as error:
-        lack = out_of_memory(error)
-        if lack is None:
-            raise
-    if lack is not None:
-        try:
-            raise lack  # outside the handler: errors that refer to each other keep what callers have allocated
-        finally:
-            del lack
-    return graph, result
 
 
 class Workspace:
@@ -328,16 +303,16 @@ class Cuda:
         return wait
 
     def graph(self, call: Callable[[], object], pool: Pool | None = None) -> Callable[[], object]:
-        """call() as a CUDA graph. It is run once, which compiles its kernels, and then captured. If graphs are switched
-        off, call itself is returned. pool: see `captured`."""
+        """call() as a CUDA graph, captured now; call itself if graphs are switched off. pool: see `captured`."""
         if self.device == "cpu":
             return call
-        call()
+        repeated = Repeated[object](pool)
+        repeated.run(call)
         torch.cuda.synchronize()
         if not self.captures:
             return call
-        graph, _ = captured(call, pool)
-        return graph.replay
+        repeated.run(call)
+        return partial(repeated.run, call)
 
     def batches(self, network: Network, sizes: Sequence[int], slots: int = 1) -> Batches:
         """The network as CUDA graphs, captured now."""

@@ -7,12 +7,14 @@ it is captured as a CUDA graph, once per number of rows, and then replayed: the 
 from __future__ import annotations
 
 import weakref
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
-from tilewright.backends.cuda import Pool, Workspace, captured
+from tilewright.backends.cuda import Workspace
+from tilewright.backends.cuda_graph import Pool, Repeated
 from tilewright.generation.cuda.attention import CudaAttention, DecodeBatch, PromptBatch, hidden_states
 from tilewright.generation.cuda.drawing import Drawing, Draws
 from tilewright.generation.decoder import Decoder
@@ -23,13 +25,13 @@ PREFILLS = 16  # batches of prompts that are remembered
 FINE = 16  # between two powers of two, graphs are captured for so many numbers of rows
 
 
-class Prefill(NamedTuple):
-    """A captured prefill: the CUDA graph, the batch that it reads, the hidden states that it writes, and how often the
-    workspace had grown before."""
+@dataclass
+class Prefill:
+    """The prefill of a batch of prompts, which returns hidden states. grown: how often the workspace had grown after
+    its last run. If it grew since, the graph refers to freed memory."""
 
-    graph: torch.cuda.CUDAGraph
     batch: PromptBatch
-    hidden: torch.Tensor
+    repeated: Repeated[torch.Tensor]
     grown: int
 
 
@@ -55,9 +57,9 @@ class DecodeState:
         self.line = torch.zeros(1, dtype=torch.int64, device=self.device)  # the next step writes it
         self.drawing: Drawing | None = None
         self.draws = False
-        self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph | None] = {}  # by (rows, draws); None: it ran once
+        self.graphs: dict[tuple[int, bool], Repeated[None]] = {}  # a decode step by (rows, draws)
         self.pool: Pool | None = None  # the memory that all graphs share
-        self.prefills: dict[bytes, Prefill | None] = {}  # by the spans of the prompts; None: they were seen once
+        self.prefills: dict[bytes, Prefill] = {}  # by the spans of the prompts
         self._step(rows)  # the workspace reaches its full size before a graph stores its address
 
     def start(self, ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, draws: Draws | None = None) -> None:
@@ -93,23 +95,20 @@ class DecodeState:
         Prompts without a shared prefix are captured as a graph if a batch with the same spans was seen before, because
         a job has many lanes full of prompts of the same length.
         """
+        shares_prefix = (spans[:, SPAN.source] >= 0).any()
+        if shares_prefix or not self.backend.captures:
+            return self.model.forward(PromptBatch(self.backend, ids, positions, self.caches, spans), self.prompt_work)
         key = spans.tobytes()
         known = self.prefills.get(key)
         if known is not None and known.grown == self.prompt_work.grown:
             known.batch.ids.copy_(self.backend.upload(ids))
-            known.graph.replay()
-            return known.hidden
-        batch = PromptBatch(self.backend, ids, positions, self.caches, spans)
-        if not self.backend.captures or (spans[:, SPAN.source] >= 0).any():
-            return self.model.forward(batch, self.prompt_work)
-        if len(self.prefills) >= PREFILLS:
-            self.prefills.clear()
-        again = key in self.prefills
-        self.prefills[key] = None
-        hidden = self.model.forward(batch, self.prompt_work)
-        if again:
-            graph, states = captured(lambda: self.model.forward(batch, self.prompt_work), self._graph_pool())
-            self.prefills[key] = Prefill(graph, batch, states, self.prompt_work.grown)
+        else:
+            if len(self.prefills) >= PREFILLS:
+                self.prefills.clear()
+            batch = PromptBatch(self.backend, ids, positions, self.caches, spans)
+            known = self.prefills[key] = Prefill(batch, Repeated(self._graph_pool()), 0)
+        hidden = known.repeated.run(partial(self.model.forward, known.batch, self.prompt_work))
+        known.grown = self.prompt_work.grown
         return hidden
 
     def release_prefills(self) -> None:
@@ -165,16 +164,13 @@ class DecodeState:
     def step(self, R: int) -> None:
         """Run one step of the first R rows. The first time it is run, which compiles its kernels; the second time it is
         captured."""
-        kind = R, self.draws
-        if not self.backend.captures or kind not in self.graphs:
-            self.graphs[kind] = None
+        if not self.backend.captures:
             self._step(R)
             return
-        graph = self.graphs[kind]
-        if graph is None:
-            graph, _ = captured(lambda: self._step(R), self._graph_pool())
-            self.graphs[kind] = graph
-        graph.replay()
+        kind = R, self.draws
+        if kind not in self.graphs:
+            self.graphs[kind] = Repeated(self._graph_pool())
+        self.graphs[kind].run(lambda: self._step(R))
 
     def _step(self, R: int) -> None:
         ids, positions = self.ids[:R], self.positions[:R]

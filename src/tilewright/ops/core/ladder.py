@@ -135,15 +135,23 @@ def _plain(value: Hashable) -> str:
     return f"({in_words(value)})" if is_dataclass(value) else str(value)
 
 
-class _Forced(NamedTuple):
+class Forced(NamedTuple):
     """The forced rungs by operation or by layer ("matmul@2"), and the operations and layers that have run since."""
 
     rungs: dict[str, str | Rung]
     ran: set[str]
 
+    def again(self) -> bool:
+        """True if the same rungs are forced now. The caller then replays these operations, so they count as run."""
+        rungs, ran = _forced.get()
+        if rungs != self.rungs:
+            return False
+        ran.update(self.ran)
+        return True
 
-_NOTHING = _Forced({}, set())
-_forced: ContextVar[_Forced] = ContextVar("forced", default=_NOTHING)
+
+_NOTHING = Forced({}, set())
+_forced: ContextVar[Forced] = ContextVar("forced", default=_NOTHING)
 
 
 @cache
@@ -174,7 +182,7 @@ def using(**rungs: str) -> Iterator[None]:
 
 @contextmanager
 def forcing(**rungs: str) -> Iterator[set[str]]:
-    """As `using`, without the warning. Yields the set of operations and layers that run in the block, see `_Forced`."""
+    """As `using`, without the warning. Yields the set of operations and layers that run in the block, see `Forced`."""
     named = [(split_target(target)[0], name) for target, name in rungs.items()]
     if unknown := {op for op, _ in named} - set(operations()):
         names = ", ".join(f"{op}{suggestion(op, operations())}" for op in sorted(unknown))
@@ -199,13 +207,20 @@ def trying(op: str, rung: Rung) -> Iterator[None]:
 def _inside(rungs: Mapping[str, str | Rung]) -> Iterator[set[str]]:
     """Force these rungs in addition to the outer ones. Yields the set of operations that run in the block."""
     outer = _forced.get()
-    token = _forced.set(inner := _Forced({**outer.rungs, **rungs}, set()))
+    token = _forced.set(inner := Forced({**outer.rungs, **rungs}, set()))
     try:
         yield inner.ran
     finally:
         _forced.reset(token)
         if outer.rungs:
             outer.ran.update(inner.ran)
+
+
+@contextmanager
+def forced_within() -> Iterator[Forced]:
+    """The rungs that are forced in the block, and the operations that run in it."""
+    with _inside({}):
+        yield _forced.get()
 
 
 @contextmanager

@@ -1,0 +1,50 @@
+"""Rungs that are forced after a model's CUDA graphs were captured: they run, or are refused, as on the CPU."""
+
+import numpy as np
+import pytest
+
+import dcgan_models
+import gpt2_models
+from gpu import ON_GPU
+from tilewright.errors import UsageError
+from tilewright.generation.sampling import SamplingParams
+from tilewright.models.dcgan import DCGAN, DCGANConfig
+from tilewright.models.gpt2 import GPT2, GPT2Config
+from tilewright.ops.core.ladder import forcing
+
+pytestmark = pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_GPU=1")
+
+
+@pytest.mark.parametrize("temperature", [0, 1], ids=["greedy", "sampled"])
+def test_they_run_in_generation(temperature, rng):
+    config, rungs = GPT2Config(**gpt2_models.TINY), {"layernorm": "simt.naive", "attention": "simt.fused"}
+    weights, prompts = gpt2_models.random_weights(config, 0), rng.integers(0, config.vocab_size, (60, 6))
+
+    def tokens(model):
+        params = SamplingParams(temperature=temperature, max_tokens=8)
+        return [one.outputs[0].token_ids for one in model.generate(prompts, params, seed=1)]
+
+    model = GPT2(config, weights, device="cuda")
+    before = [tokens(model) for _ in range(3)][-1]
+    with forcing(**rungs):
+        wanted = tokens(GPT2(config, weights, device="cuda"))
+    for _ in range(4):  # without a graph, at the capture, and replayed
+        with forcing(**rungs) as ran:
+            assert tokens(model) == wanted
+        assert rungs.keys() <= ran
+    assert tokens(model) == before
+
+
+def test_they_run_in_batches_of_images():
+    config = DCGANConfig()
+    z = dcgan_models.random_noise(config, 5)
+    weights = dcgan_models.random_weights(config)
+    model = DCGAN(config, weights, device="cuda", batch=3, without={"folding"})
+    images = model.generate(z)
+    for _ in range(3):
+        with forcing(batchnorm="simt.naive") as ran:
+            found = model.generate(z)
+        assert "batchnorm" in ran and np.abs(found - images).max() < 2e-4
+    with forcing(conv_transpose2d="simt.gather"), pytest.raises(UsageError, match="was prepared for rung"):
+        model.generate(z)
+    assert model.generate(z).tobytes() == images.tobytes()

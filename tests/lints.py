@@ -20,6 +20,7 @@ COMPILERS = tuple(f"{module}{name}" for module in ("", "numba.", "nb.") for name
 
 BELOW = {  # what a part of the package may import besides itself
     "errors": set(),
+    "garbage": set(),
     "formats": {"errors"},
     "switches": {"errors"},
     "hardware": {"errors"},
@@ -30,7 +31,7 @@ BELOW["backends"] = {"ops", "formats", "switches", *BELOW["ops"]}
 BELOW["ndimage"] = {"backends", *BELOW["backends"]}
 BELOW["generation"] = {"backends", *BELOW["backends"]}
 BELOW["models"] = {"generation", "backends", *BELOW["backends"]}
-BELOW["runtime"] = BELOW["bench"] = {"models", "ndimage", *BELOW["models"]}
+BELOW["runtime"] = BELOW["bench"] = {"garbage", "models", "ndimage", *BELOW["models"]}
 BELOW["demo"] = {"runtime", "bench", *BELOW["runtime"]}
 BELOW["cli"] = {"demo", *BELOW["demo"]}
 BELOW["__main__"] = {"cli", "runtime"}

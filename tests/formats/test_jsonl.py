@@ -218,8 +218,8 @@ def test_memory_does_not_grow_with_the_input(tmp_path):
     assert large - small < 3.5 * text_lines.CHUNK_BYTES + 24 * 30_000
 
 
-def answer(row):
-    return {"label": "b" if row[1] > row[0] else "a", "score": 0.5, "logits": row.tolist()}
+def answers(logits):
+    return [{"label": "b" if row[1] > row[0] else "a", "score": 0.5, "logits": row.tolist()} for row in logits]
 
 
 def test_labels(tmp_path):
@@ -230,7 +230,7 @@ def test_labels(tmp_path):
     lines.close()
     with AtomicFile(tmp_path / "out") as file:
         logits = np.array([[0.1, 0.2], [np.inf, 0], [3, 1e-7]], np.float32)
-        overflows = LabelWriter(file, answer).write(batch, logits)
+        overflows = LabelWriter(file, answers).write(batch, logits)
     text = (tmp_path / "out").read_bytes()
     assert b"\x1b" not in text
     found = [json.loads(line) for line in text.splitlines()]

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.errors import InternalError
+from tilewright.garbage import loaded_exempt
 
 RUNS = 11  # odd, so that the median is one of them
 SEED = 20261121  # the seed of the inputs
@@ -84,7 +85,8 @@ def interleave(
     prepare = before or {}
     order = random.Random(0)
     rounds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(warm_up + runs):
+
+    def run_all(kept: bool) -> None:
         names, seconds = list(calls), {}
         order.shuffle(names)
         for name in names:
@@ -92,8 +94,14 @@ def interleave(
                 prepare[name]()
             checked = None if check is None else lambda result, name=name: check(name, result)
             seconds[name] = clock.time(calls[name], checked)
-        for name in names if turn >= warm_up else ():
+        for name in names if kept else ():
             rounds[name].append(seconds[name]())
+
+    for _ in range(warm_up):
+        run_all(kept=False)
+    with loaded_exempt():  # the garbage collector would visit all objects of all libraries, in whichever call it begins
+        for _ in range(runs):
+            run_all(kept=True)
     return {name: Timing(tuple(spent)) for name, spent in rounds.items()}
 
 

@@ -8,7 +8,7 @@ string or a 64-bit integer), or none has. Then the number of the line, from 1, i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -170,33 +170,33 @@ ANSWER = frozenset({"id", "label", "score", "logits", "error"})  # the fields th
 class LabelWriter:
     """Writes one line per record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
 
-    Copied fields follow the id. error: {"line", "field", "message"}. answer: turns one sentence's logits (labels,) into
-    its label. located: `LineReader.located`.
+    Copied fields follow the id. error: {"line", "field", "message"}. answers: turns logits (n, labels) into one label
+    per row. located: `LineReader.located`.
     """
 
     def __init__(
         self,
         file: Writable,
-        answer: Callable[[np.ndarray], Mapping[str, Any]],
+        answers: Callable[[np.ndarray], Sequence[Mapping[str, Any]]],
         located: Callable[[RecordError], RecordError] = lambda error: error,
     ) -> None:
         self.file = file
-        self._answer, self._located = answer, located
+        self._answers, self._located = answers, located
         self._encode_lines = msgspec.json.Encoder().encode_lines
 
     def write(self, batch: Batch, logits: np.ndarray) -> list[RecordError]:
         """logits: float32 (n, labels) of the batch's n good records. Returns the errors of records whose logits are not
         finite."""
-        rows = iter(logits)
+        finite = np.isfinite(logits).all(axis=1)
+        is_finite, answers = iter(finite.tolist()), iter(self._answers(logits[finite]))
+        shortest = ([float(str(x)) for x in row] for row in logits[finite])  # the fewest digits that identify a float32
         overflows = []
         lines: list[dict[str, Any]] = []
         for record in batch.records or ():
             error = record.error
             if error is None:
-                row = next(rows)
-                if np.isfinite(row).all():
-                    shortest = [float(str(x)) for x in row]  # the fewest digits that identify the float32
-                    lines.append({"id": record.id, **record.kept, **self._answer(row), "logits": shortest})
+                if next(is_finite):
+                    lines.append({"id": record.id, **record.kept, **next(answers), "logits": next(shortest)})
                     continue
                 error = RecordError(record.line, "", "the logits are not finite: the weights are too large")
                 overflows.append(error)

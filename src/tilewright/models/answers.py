@@ -1,4 +1,4 @@
-"""The answer of a text classifier from one text's logits: the likeliest label and its probability."""
+"""The answers of a text classifier from its logits: for each text the likeliest label and its probability."""
 
 from collections.abc import Callable
 from typing import TypedDict
@@ -14,17 +14,20 @@ class Answer(TypedDict):
     logits: list[float]
 
 
-def softmax_answer(logits: np.ndarray, label: Callable[[int], str]) -> Answer:
-    """float32 (num_labels,) -> the label of the largest logit, or the lowest of several equal ones, with its
-    softmax."""
-    odds = np.exp(logits.astype(np.float64) - logits.max())
-    best = int(np.argmax(logits))
-    return {"label": label(best), "score": float(odds[best] / odds.sum()), "logits": logits.tolist()}
+def softmax_answers(logits: np.ndarray, label: Callable[[int], str]) -> list[Answer]:
+    """float32 (n, num_labels), finite -> of each row the label of the largest logit, or the lowest of several equal
+    ones, with its softmax."""
+    odds = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return _answers(logits, odds.max(axis=1) / odds.sum(axis=1), label)
 
 
-def sigmoid_answer(logits: np.ndarray, label: Callable[[int], str]) -> Answer:
+def sigmoid_answers(logits: np.ndarray, label: Callable[[int], str]) -> list[Answer]:
     """The same with the sigmoid of the largest logit, for labels that do not exclude each other, or for a single
     label."""
-    best = int(np.argmax(logits))
-    score = 1 / (1 + np.exp(-np.float64(logits[best])))
-    return {"label": label(best), "score": float(score), "logits": logits.tolist()}
+    return _answers(logits, 1 / (1 + np.exp(-logits.max(axis=1).astype(np.float64))), label)
+
+
+def _answers(logits: np.ndarray, scores: np.ndarray, label: Callable[[int], str]) -> list[Answer]:
+    best = logits.argmax(axis=1).tolist()
+    columns = zip(best, scores.tolist(), logits.tolist(), strict=True)
+    return [{"label": label(number), "score": score, "logits": row} for number, score, row in columns]

@@ -26,7 +26,7 @@ from tilewright.formats.embedding_modules import EmbeddingModules
 from tilewright.formats.sentence_encoder import TEXTS, Content, RaggedEncoder
 from tilewright.formats.tokenizer import Tokenizer
 from tilewright.models.activations import ACTIVATIONS
-from tilewright.models.answers import Answer, sigmoid_answer, softmax_answer
+from tilewright.models.answers import Answer, sigmoid_answers, softmax_answers
 from tilewright.models.bert_config import BertConfig
 from tilewright.models.ragged import Limits, passes, sorted_texts
 from tilewright.models.text_vectors import TextVectors
@@ -166,7 +166,7 @@ class Bert:
         index, from 0, of a text that cannot be classified.
         """
         rows, seconds = self._rows(texts, self.config.encoder(self.tokenizer))
-        return [self.answer(row) for row in self.logits(rows, seconds)]
+        return self.answers(self.logits(rows, seconds))
 
     def embed(
         self,
@@ -233,10 +233,10 @@ class Bert:
                 rows[i] = ids
         return rows, seconds
 
-    def answer(self, logits: np.ndarray) -> Answer:
-        """One text's logits (num_labels,) as {"label", "score", "logits"}. If logits are equal, the lowest class is
-        chosen."""
-        return (sigmoid_answer if self.config.is_sigmoid else softmax_answer)(logits, self.config.label)
+    def answers(self, logits: np.ndarray) -> list[Answer]:
+        """Logits (n, num_labels) as {"label", "score", "logits"} for each text. If logits are equal, the lowest class
+        is chosen."""
+        return (sigmoid_answers if self.config.is_sigmoid else softmax_answers)(logits, self.config.label)
 
     def logits(self, texts: Sequence[ArrayLike] | np.ndarray, seconds: np.ndarray | None = None) -> np.ndarray:
         """Token ids of n texts, int (tokens,) each -> float32 (n, num_labels).

@@ -21,7 +21,7 @@ from tilewright.backends.token_lookup import token_lookup
 from tilewright.errors import InputError, UsageError, WrongType
 from tilewright.formats.sentence_encoder import Content, SentenceEncoder, encoder_for
 from tilewright.formats.tokenizer import Tokenizer
-from tilewright.models.answers import Answer, softmax_answer
+from tilewright.models.answers import Answer, softmax_answers
 from tilewright.ops.core.arrays import as_numpy
 from tilewright.ops.core.ladder import Memory, check_layers, forced, preferring
 from tilewright.ops.core.layers import layer as layer_of
@@ -283,7 +283,7 @@ class TextCNN:
         encoder = self.config.encoder(self.tokenizer)
         contents = [self._content(number, sentence, encoder) for number, sentence in enumerate(sentences)]
         ids = encoder.rows(contents) if encoder else np.array(contents, np.int32)
-        return [self.answer(row) for row in self.logits(ids.reshape(-1, self.config.sequence_length))]
+        return self.answers(self.logits(ids.reshape(-1, self.config.sequence_length)))
 
     def _content(self, number: int, sentence, encoder: SentenceEncoder | None) -> Content:
         """The tokens of a sentence's text that are used, or its ids, each of them an integer of the vocabulary."""
@@ -313,7 +313,7 @@ class TextCNN:
                 )
         return [int(token) for token in row]
 
-    def answer(self, logits: np.ndarray) -> Answer:
-        """One sentence's logits (num_labels,) as {"label", "score", "logits"}. If logits are equal, the lowest class is
-        chosen."""
-        return softmax_answer(logits, self.config.label)
+    def answers(self, logits: np.ndarray) -> list[Answer]:
+        """Logits (n, num_labels) as {"label", "score", "logits"} for each sentence. If logits are equal, the lowest
+        class is chosen."""
+        return softmax_answers(logits, self.config.label)

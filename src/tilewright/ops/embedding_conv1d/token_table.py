@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.errors import ResourceError
 from tilewright.ops.core.memory import empty
-from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE, cut_rows
+from tilewright.ops.embedding_conv1d.cpu.gather_add import SLICE, cut_rows, occurrences
 from tilewright.ops.embedding_conv1d.memory import row_bytes
 from tilewright.ops.embedding_conv1d.operands import Filters
 from tilewright.ops.matmul import matmul, prepare
@@ -89,12 +89,7 @@ class TokenTable:
             yield first, end
 
     def _counts(self, ids: np.ndarray) -> np.ndarray:
-        """int32 (groups, V): how often each token occurs under each tap in ids (B, L)."""
-        counts = np.empty(self.row_of.shape, np.int32)
-        for group, (branch, tap) in enumerate(self.groups):
-            positions = ids.shape[1] - self.filters.kernels[branch] + 1
-            counts[group] = np.bincount(ids[:, tap : tap + positions].reshape(-1), minlength=len(self.table))
-        return counts
+        return occurrences(ids, self.filters.kernels, len(self.table))
 
     def _evict(self, needed: np.ndarray, missing: int) -> None:
         """Free at least `missing` rows: the needed rows stay, and the most used others fill half of the rest."""

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+from tilewright.garbage import loaded_exempt
 from tilewright.runtime.jobs import trace
-from tilewright.runtime.jobs.task import Engine, Job, Place, open_worker, run_shard
+from tilewright.runtime.jobs.task import Engine, Job, Place, Worker, open_worker, run_shard
 
 WAIT_SECONDS = 0.1  # between two requests for a shard while other processes hold all remaining shards
 
@@ -30,14 +31,18 @@ class Inline(Engine):
         with traced, job.stop.in_time(job.settings.grace):
             worker = open_worker(job.task, job.directory, self.place)
             try:
-                for number in _numbers(job):
-                    job.stop.check()
-                    if not job.claim(number):
-                        continue
-                    job.at_work(0, 0)
-                    job.done(run_shard(worker, job.directory, job.directory.shard(number), _Beat(job)), 0)
+                with loaded_exempt():
+                    self._shards(job, worker)
             finally:
                 worker.close()
+
+    def _shards(self, job: Job, worker: Worker) -> None:
+        for number in _numbers(job):
+            job.stop.check()
+            if not job.claim(number):
+                continue
+            job.at_work(0, 0)
+            job.done(run_shard(worker, job.directory, job.directory.shard(number), _Beat(job)), 0)
 
 
 def _numbers(job: Job) -> Iterator[int]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.packages import install_command
+from tilewright.garbage import exempt_loaded
 from tilewright.runtime.engines.far_deaths import send
 from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory
 from tilewright.runtime.engines.local import places
@@ -238,6 +239,7 @@ class Mpi(Engine):
         if self.place.cores:
             os.sched_setaffinity(0, self.place.cores)
         worker = open_worker(task, directory, self.place)
+        exempt_loaded()
         self._tally = Tally(directory, self.place)
         return worker
 

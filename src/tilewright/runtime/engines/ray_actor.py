@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from tilewright.errors import ResourceError
+from tilewright.garbage import exempt_loaded
 from tilewright.ops.core.launch import threads
 from tilewright.runtime.devices import place_for
 from tilewright.runtime.engines.schedule import Assignment
@@ -121,6 +122,7 @@ class Actor:
             faulthandler.enable(self._fault)  # because Ray does not report the signal that killed an actor
             directory.began = self._began
             self._worker = open_worker(self._hire.task, directory, self._place)
+            exempt_loaded()
             self._began = directory.began
             self._tally = Tally(directory, self._place)
 

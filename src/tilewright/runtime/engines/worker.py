@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 
 from tilewright.errors import ResourceError, TilewrightError
+from tilewright.garbage import exempt_loaded
 from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.stop import SIGNALS
@@ -111,6 +112,7 @@ def _work(pipe: Connection) -> None:
         directory.began, directory.joined = setup.began, setup.joined
         worker = open_worker(setup.task, directory, setup.place)
         try:
+            exempt_loaded()
             tally = Tally(directory, setup.place)
             pipe.send(Ready())
             beat = PipeBeat(pipe)

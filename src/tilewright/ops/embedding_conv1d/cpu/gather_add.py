@@ -20,27 +20,63 @@ from tilewright.ops.embedding_conv1d.operands import Prepared
 
 SLICE = 32  # columns stored together: 128 bytes, two cache lines, which the hardware prefetches as a pair
 CUT = 16  # lanes of a copy
+TOGETHER = 32  # sentences whose rows a task locates
 INTEGERS = types.Array(types.int32, 2, "C", readonly=True)
+TABLE = types.Array(types.int32, 2, "C")
 SLICES = types.Array(types.float32, 3, "C", readonly=True)
 
 
 @simd.kernel(
-    types.void(INTEGERS, INTEGERS, types.Array(types.int32, 2, "C"), simd.INDICES), name="embedding_conv1d.locate"
+    types.void(INTEGERS, INTEGERS, TABLE, simd.INDICES, simd.TASKS, simd.OUTPUT), name="embedding_conv1d.locate"
 )
-def locate(ids, row_of, found, kernels):
+def locate(ids, row_of, found, kernels, tasks, scratch):
     """found[s, i] = the table's row for pair i of sentence s: branch by branch, position by position, tap by tap.
 
-    ids: int32 (B, L). row_of: int32 (groups, V), `TokenTable.row_of`. kernels: K of each branch.
+    ids: int32 (B, L). row_of: int32 (groups, V), `TokenTable.row_of`. kernels: K of each branch. A task is TOGETHER
+    sentences.
     """
-    for s in range(ids.shape[0]):
-        group, i = 0, 0
-        for branch in range(kernels.size):
-            K = kernels[branch]
-            for p in range(ids.shape[1] - K + 1):
-                for tap in range(K):
-                    found[s, i] = row_of[group + tap, ids[s, p + tap]]
-                    i += 1
-            group += K
+    task = simd.draw(tasks)
+    while task >= 0:
+        for s in range(task * TOGETHER, min((task + 1) * TOGETHER, ids.shape[0])):
+            group, i = 0, 0
+            for branch in range(kernels.size):
+                K = kernels[branch]
+                for p in range(ids.shape[1] - K + 1):
+                    for tap in range(K):
+                        found[s, i] = row_of[group + tap, ids[s, p + tap]]
+                        i += 1
+                group += K
+        task = simd.draw(tasks)
+
+
+@simd.kernel(types.void(INTEGERS, TABLE, simd.INDICES, simd.TASKS, simd.OUTPUT), name="embedding_conv1d.count")
+def count(ids, counts, kernels, tasks, scratch):
+    """counts[group, v] = how often token v is under the tap of this group, in ids int32 (B, L).
+
+    counts: int32 (groups, V). kernels: K of each branch. A task is a branch. All its taps pass over the columns from
+    K - 1 to L - K. So these are counted once, and only the K - 1 columns at either end are counted tap by tap.
+    """
+    B, L = ids.shape
+    task = simd.draw(tasks)
+    while task >= 0:
+        K, group = kernels[task], 0
+        for branch in range(task):
+            group += kernels[branch]
+        last = L - K  # tap t passes over the columns from t to last + t
+        for token in range(counts.shape[1]):
+            counts[group, token] = 0
+        for s in range(B):
+            for column in range(K - 1, last + 1):
+                counts[group, ids[s, column]] += 1
+        for tap in range(1, K):
+            for token in range(counts.shape[1]):
+                counts[group + tap, token] = counts[group, token]
+        for s in range(B):
+            for column in range(L):
+                if column < K - 1 or column > last:
+                    for tap in range(max(0, column - last), min(K, column + 1)):
+                        counts[group + tap, ids[s, column]] += 1
+        task = simd.draw(tasks)
 
 
 @simd.kernel(
@@ -127,12 +163,19 @@ def vector_kernel(lanes: int):
     return gather_add
 
 
+def occurrences(ids: np.ndarray, kernels: tuple[int, ...], vocabulary: int) -> np.ndarray:
+    """int32 (groups, V): how often each token occurs under each tap in ids int32 (B, L). kernels: K of each branch."""
+    counts = np.empty((sum(kernels), vocabulary), np.int32)
+    launch(count, ids, counts, np.array(kernels, np.int64), tasks=len(kernels), words=1)
+    return counts
+
+
 def add_rows(ids: np.ndarray, table, out: np.ndarray, *, vectors: bool) -> None:
     """Features of ids int32 (B, L) from a `TokenTable` that has their rows; out float32 (B, branches * O)."""
     kernels = np.array(table.filters.kernels, np.int64)
     positions = ids.shape[1] - kernels + 1
     found = np.empty((len(ids), int((kernels * positions).sum())), np.int32)
-    locate(ids, table.row_of, found, kernels)
+    launch(locate, ids, table.row_of, found, kernels, tasks=-(-len(ids) // TOGETHER), words=1)
     arrays = (found, table.slices, table.filters.bias, kernels, positions, out)
     if vectors:
         launch(vector_kernel(cpu().lanes), *arrays, tasks=len(table.slices), words=1)

@@ -68,7 +68,7 @@ class ClassifyWorker:
     def run(self, shard: Shard, out: Attempt, beat: Beat) -> int:
         first = shard.rows.start if isinstance(shard.cut, Records) else 0
         located = self.reader.located
-        writer = LogitsWriter(out, first) if self.job.is_binary else LabelWriter(out, self.model.answer, located)
+        writer = LogitsWriter(out, first) if self.job.is_binary else LabelWriter(out, self.model.answers, located)
         records, cut, share = 0, 0, None
         for batch in self._batches(shard, beat):
             beat(records, share)

@@ -1,0 +1,32 @@
+"""Makes Python's garbage collector skip what a job has loaded.
+
+A full collection visits all objects that can refer to others. A process with a model and its libraries has 100,000 to
+500,000 of them, which takes 0.05 to 0.3 seconds, and records that come and go cause a full collection every few
+thousand records. Objects that are exempt ("frozen") are not visited. They are still freed when nothing refers to them.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def exempt_loaded() -> None:
+    """Exempt the objects that exist now. For a process that only runs shards."""
+    gc.collect()  # otherwise garbage of the loading would be exempt too, and never freed
+    gc.freeze()
+
+
+@contextmanager
+def loaded_exempt() -> Iterator[None]:
+    """Exempt the objects that exist now until the end of the block, unless the program has exempt objects of its
+    own."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

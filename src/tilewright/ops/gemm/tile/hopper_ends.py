@@ -63,16 +63,16 @@ def write_by_copy(totals, out, buffer, i, j):
 
 @gluon.jit
 def write_by_stores(totals, out, i, j, sizes):
-    """Write 64 rows to (i, j) of out, a pointer, from registers. Threads first exchange 16-bit elements, so that a warp
-    stores 32 adjacent ones."""
-    LAYOUT: gl.constexpr = totals.type.layout
-    if out.dtype.element_ty.primitive_bitwidth == 16:
-        ROWS_OF_WARPS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-        offsets, inside = elements(i, j, sizes, totals, ROWS_OF_WARPS)
-        gl.store(out + offsets, gl.convert_layout(totals.to(out.dtype.element_ty), ROWS_OF_WARPS), mask=inside)
-    else:
-        offsets, inside = elements(i, j, sizes, totals, LAYOUT)
-        gl.store(out + offsets, totals, mask=inside)
+    """Write 64 rows to (i, j) of out, a pointer, from registers. Threads first exchange elements through shared memory,
+    so that a warp stores 32 adjacent ones. A tile of float32 would need too much of it, so it is exchanged in parts of
+    32 columns."""
+    ROWS_OF_WARPS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+    PARTS: gl.constexpr = 1 if out.dtype.element_ty.primitive_bitwidth == 16 else totals.type.shape[1] // 32
+    parts = split_columns(totals.to(out.dtype.element_ty), PARTS)
+    for p in gl.static_range(PARTS):
+        part = gl.convert_layout(parts[p], ROWS_OF_WARPS)
+        offsets, inside = elements(i, j + p * part.type.shape[1], sizes, part, ROWS_OF_WARPS)
+        gl.store(out + offsets, part, mask=inside)
 
 
 @gluon.jit

@@ -120,6 +120,28 @@ def test_a_repeated_call_is_captured_the_second_time_and_then_replayed(capture):
     assert len(capture) == 3 and len(set(capture)) == 1
 
 
+def test_a_call_that_fails_is_not_captured_next(capture):
+    """Its kernels may not be compiled yet."""
+    calls, repeated = [], Repeated()
+
+    def call():
+        calls.append(1)
+        if len(calls) == 3:
+            raise ValueError("wrong")
+
+    repeated.run(call)
+    repeated.run(call)
+    with forcing(softmax="cpu.naive"), pytest.raises(ValueError, match="wrong"):
+        repeated.run(call)
+    repeated.run(call)
+    assert len(calls) == 3 and len(capture) == 2, "under the earlier rungs, the earlier graph is replayed"
+    with forcing(softmax="cpu.naive"):
+        repeated.run(call)
+        assert len(calls) == 4 and len(capture) == 2
+        repeated.run(call)
+    assert len(calls) == 5 and len(capture) == 3
+
+
 def test_a_graph_is_not_replayed_while_other_rungs_are_forced(capture):
     calls, repeated = [], Repeated()
 

@@ -16,23 +16,29 @@ pytestmark = pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: TILEWRIGHT_G
 
 
 @pytest.mark.parametrize("temperature", [0, 1], ids=["greedy", "sampled"])
-def test_they_run_in_generation(temperature, rng):
+def test_they_run_in_generation(temperature, rng, monkeypatch):
     config, rungs = GPT2Config(**gpt2_models.TINY), {"layernorm": "simt.naive", "attention": "simt.fused"}
     weights, prompts = gpt2_models.random_weights(config, 0), rng.integers(0, config.vocab_size, (60, 6))
 
+    decode_state = pytest.importorskip("tilewright.generation.cuda.decode_state")
+    steps, step = [], decode_state.DecodeState._step
+    monkeypatch.setattr(decode_state.DecodeState, "_step", lambda state, R: (steps.append(R), step(state, R))[1])
+
     def tokens(model):
+        steps.clear()
         params = SamplingParams(temperature=temperature, max_tokens=8)
         return [one.outputs[0].token_ids for one in model.generate(prompts, params, seed=1)]
 
     model = GPT2(config, weights, device="cuda")
     before = [tokens(model) for _ in range(3)][-1]
+    assert not steps, "decode steps are replayed"
     with forcing(**rungs):
         wanted = tokens(GPT2(config, weights, device="cuda"))
-    for _ in range(4):  # without a graph, at the capture, and replayed
+    for turn in range(4):  # without a graph, at the capture, and replayed
         with forcing(**rungs) as ran:
             assert tokens(model) == wanted
-        assert rungs.keys() <= ran
-    assert tokens(model) == before
+        assert rungs.keys() <= ran and bool(steps) == (turn == 0)
+    assert tokens(model) == before and steps
 
 
 def test_they_run_in_batches_of_images():
@@ -45,6 +51,7 @@ def test_they_run_in_batches_of_images():
         with forcing(batchnorm="simt.naive") as ran:
             found = model.generate(z)
         assert "batchnorm" in ran and np.abs(found - images).max() < 2e-4
-    with forcing(conv_transpose2d="simt.gather"), pytest.raises(UsageError, match="was prepared for rung"):
-        model.generate(z)
+    for _ in range(2):
+        with forcing(conv_transpose2d="simt.gather"), pytest.raises(UsageError, match="was prepared for rung"):
+            model.generate(z)
     assert model.generate(z).tobytes() == images.tobytes()

@@ -229,16 +229,16 @@ def test_labels(tmp_path):
     (batch,) = lines.batches(10)
     lines.close()
     with AtomicFile(tmp_path / "out") as file:
-        logits = np.array([[0.1, 0.2], [np.inf, 0], [3, 1e-7]], np.float32)
+        logits = np.array([[0.2, 0.1], [np.inf, 0], [1e-7, 3]], np.float32)
         overflows = LabelWriter(file, answers).write(batch, logits)
     text = (tmp_path / "out").read_bytes()
     assert b"\x1b" not in text
     found = [json.loads(line) for line in text.splitlines()]
-    assert found[0] == {"id": "x\x1b\u202e", "label": "b", "score": 0.5, "logits": [0.1, 0.2]}
+    assert found[0] == {"id": "x\x1b\u202e", "label": "a", "score": 0.5, "logits": [0.2, 0.1]}
     assert found[1]["id"] is None and found[1]["error"]["line"] == 2
     assert found[2]["id"] == "y" and "not finite" in found[2]["error"]["message"]
     assert [error.line for error in overflows] == [3]
-    assert np.float32(found[3]["logits"][1]) == np.float32(1e-7)
+    assert found[3] == {"id": "w", "label": "b", "score": 0.5, "logits": [1e-7, 3]}
 
 
 def test_fields_beside_token_ids_that_would_change_the_answer_are_refused(tmp_path):

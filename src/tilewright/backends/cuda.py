@@ -303,7 +303,8 @@ class Cuda:
         return wait
 
     def graph(self, call: Callable[[], object], pool: Pool | None = None) -> Callable[[], object]:
-        """call() as a CUDA graph, captured now; call itself if graphs are switched off. pool: see `captured`."""
+        """call() as a CUDA graph, captured now, and again if other rungs are forced later. It is call itself if graphs
+        are switched off. pool: see `cuda_graph.captured`."""
         if self.device == "cpu":
             return call
         repeated = Repeated[object](pool)

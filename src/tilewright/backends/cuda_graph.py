@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -14,6 +15,8 @@ from tilewright.ops.core.ladder import Forced, forced_within
 T = TypeVar("T")
 Pool = Any  # a handle of memory that graphs share: the result of torch.cuda.graph_pool_handle(), whose type is private
 
+_capturing = threading.Lock()  # PyTorch captures one graph at a time
+
 
 def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cuda.CUDAGraph, T]:
     """(a CUDA graph of what `call` queues, its result). pool: memory that it shares with other graphs.
@@ -23,7 +26,7 @@ def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cud
     """
     graph, lack = torch.cuda.CUDAGraph(), None
     try:
-        with warnings.catch_warnings():
+        with _capturing, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a call that failed at its start
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 result = call()
@@ -40,7 +43,7 @@ def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cud
 
 
 class Repeated(Generic[T]):
-    """A call that is repeated with the same tensors, as a CUDA graph.
+    """Runs the same work again and again on the same tensors, from the second time on by a CUDA graph.
 
     The first `run` only calls it, which compiles its kernels. The second captures it, and later ones replay the graph.
     A graph holds the kernels of the rungs that were forced when it was captured. If other rungs are forced now, `run`
@@ -53,12 +56,13 @@ class Repeated(Generic[T]):
         self.graph: tuple[torch.cuda.CUDAGraph, T] | None = None
 
     def run(self, call: Callable[[], T]) -> T:
-        """The result of `call`, which must be the same call each time. A graph's result is the same memory each
-        time."""
+        """The result of `call`, which must queue the same work on the same tensors each time. From the capture on, the
+        result is the same tensor, overwritten."""
         if self.forced is None or not self.forced.again():
-            self.graph = None
-            with forced_within() as self.forced:
-                return call()
+            with forced_within() as forced:
+                result = call()
+            self.graph, self.forced = None, forced  # not after an error: its kernels may not be compiled yet
+            return result
         self.graph = self.graph or captured(call, self.pool)
         graph, result = self.graph
         graph.replay()

@@ -7,6 +7,7 @@ computes it. Not measured like this are whole commands (`workloads/scaling.py`),
 (`job_ladders/run.py`), one step after the other. The clocks are in `clocks/`.
 """
 
+import gc
 import random
 import statistics
 from collections.abc import Callable, Collection, Mapping
@@ -99,7 +100,8 @@ def interleave(
 
     for _ in range(warm_up):
         run_all(kept=False)
-    with loaded_exempt():  # the garbage collector would visit all objects of all libraries, in whichever call it begins
+    gc.collect()
+    with loaded_exempt():  # a full collection visits the objects of all libraries, within whichever call triggers it
         for _ in range(runs):
             run_all(kept=True)
     return {name: Timing(tuple(spent)) for name, spent in rounds.items()}

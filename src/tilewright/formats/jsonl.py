@@ -170,8 +170,8 @@ ANSWER = frozenset({"id", "label", "score", "logits", "error"})  # the fields th
 class LabelWriter:
     """Writes one line per record to an open AtomicFile: {"id", "label", "score", "logits"}, or {"id", "error"}.
 
-    Copied fields follow the id. error: {"line", "field", "message"}. answers: turns logits (n, labels) into one label
-    per row. located: `LineReader.located`.
+    Copied fields follow the id. error: {"line", "field", "message"}. answers: turns finite logits (n, labels) into
+    label and score of each row. located: `LineReader.located`.
     """
 
     def __init__(
@@ -188,15 +188,17 @@ class LabelWriter:
         """logits: float32 (n, labels) of the batch's n good records. Returns the errors of records whose logits are not
         finite."""
         finite = np.isfinite(logits).all(axis=1)
-        is_finite, answers = iter(finite.tolist()), iter(self._answers(logits[finite]))
-        shortest = ([float(str(x)) for x in row] for row in logits[finite])  # the fewest digits that identify a float32
+        good = logits[finite]
+        is_finite, answered = iter(finite.tolist()), zip(self._answers(good), good, strict=True)
         overflows = []
         lines: list[dict[str, Any]] = []
         for record in batch.records or ():
             error = record.error
             if error is None:
                 if next(is_finite):
-                    lines.append({"id": record.id, **record.kept, **next(answers), "logits": next(shortest)})
+                    answer, row = next(answered)
+                    shortest = [float(str(x)) for x in row]  # the fewest digits that identify a float32
+                    lines.append({"id": record.id, **record.kept, **answer, "logits": shortest})
                     continue
                 error = RecordError(record.line, "", "the logits are not finite: the weights are too large")
                 overflows.append(error)

@@ -18,13 +18,14 @@ def softmax_answers(logits: np.ndarray, label: Callable[[int], str]) -> list[Ans
     """float32 (n, num_labels), finite -> of each row the label of the largest logit, or the lowest of several equal
     ones, with its softmax."""
     odds = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return _answers(logits, odds.max(axis=1) / odds.sum(axis=1), label)
+    return _answers(logits, 1 / odds.sum(axis=1), label)  # the odds of the likeliest label are 1
 
 
 def sigmoid_answers(logits: np.ndarray, label: Callable[[int], str]) -> list[Answer]:
     """The same with the sigmoid of the largest logit, for labels that do not exclude each other, or for a single
     label."""
-    return _answers(logits, 1 / (1 + np.exp(-logits.max(axis=1).astype(np.float64))), label)
+    with np.errstate(over="ignore"):  # exp may be infinite, then the score is 0
+        return _answers(logits, 1 / (1 + np.exp(-logits.max(axis=1).astype(np.float64))), label)
 
 
 def _answers(logits: np.ndarray, scores: np.ndarray, label: Callable[[int], str]) -> list[Answer]:

@@ -27,8 +27,8 @@ FINE = 16  # between two powers of two, graphs are captured for so many numbers 
 
 @dataclass
 class Prefill:
-    """The prefill of a batch of prompts, which returns hidden states. grown: how often the workspace had grown after
-    its last run. If it grew since, the graph refers to freed memory."""
+    """The prefill of a batch of prompts, which returns hidden states. grown: `Workspace.grown` after its last run. If
+    it is another now, the graph reads freed memory."""
 
     batch: PromptBatch
     repeated: Repeated[torch.Tensor]
@@ -170,7 +170,7 @@ class DecodeState:
         kind = R, self.draws
         if kind not in self.graphs:
             self.graphs[kind] = Repeated(self._graph_pool())
-        self.graphs[kind].run(lambda: self._step(R))
+        self.graphs[kind].run(partial(self._step, R))
 
     def _step(self, R: int) -> None:
         ids, positions = self.ids[:R], self.positions[:R]

@@ -136,13 +136,14 @@ def _plain(value: Hashable) -> str:
 
 
 class Forced(NamedTuple):
-    """The forced rungs by operation or by layer ("matmul@2"), and the operations and layers that have run since."""
+    """The forced rungs by operation or by layer ("matmul@2"), and the operations and layers that ran meanwhile."""
 
     rungs: dict[str, str | Rung]
     ran: set[str]
 
     def again(self) -> bool:
-        """True if the same rungs are forced now. The caller then replays these operations, so they count as run."""
+        """True if the same rungs are forced now. The caller then replays the operations, so they are added to those
+        that ran."""
         rungs, ran = _forced.get()
         if rungs != self.rungs:
             return False
@@ -170,7 +171,7 @@ def using(**rungs: str) -> Iterator[None]:
     the operation in a model's forward pass. A layer's rung takes precedence over that of its operation. Raises
     UsageError for an unknown operation, and Refused for an unknown rung. A model raises UsageError for a layer that it
     does not have. A warning at the end of the block says if the rung had no effect: if other operations ran in the
-    block, but this one did not.
+    block, but this one did not. The block has an effect on its own thread only.
     """
     with forcing(**rungs) as ran:
         yield
@@ -189,8 +190,8 @@ def forcing(**rungs: str) -> Iterator[set[str]]:
         raise UsageError(f"there is no operation {names}; the operations are {', '.join(operations())}")
     for op, name in named:
         import_module(f"tilewright.ops.{op}.ladder").ladder.check_name(name)
-    with _inside(rungs) as ran:
-        yield ran
+    with _inside(rungs) as inner:
+        yield inner.ran
 
 
 @contextmanager
@@ -204,12 +205,12 @@ def trying(op: str, rung: Rung) -> Iterator[None]:
 
 
 @contextmanager
-def _inside(rungs: Mapping[str, str | Rung]) -> Iterator[set[str]]:
-    """Force these rungs in addition to the outer ones. Yields the set of operations that run in the block."""
+def _inside(rungs: Mapping[str, str | Rung]) -> Iterator[Forced]:
+    """Force these rungs in addition to the outer ones."""
     outer = _forced.get()
     token = _forced.set(inner := Forced({**outer.rungs, **rungs}, set()))
     try:
-        yield inner.ran
+        yield inner
     finally:
         _forced.reset(token)
         if outer.rungs:
@@ -219,8 +220,8 @@ def _inside(rungs: Mapping[str, str | Rung]) -> Iterator[set[str]]:
 @contextmanager
 def forced_within() -> Iterator[Forced]:
     """The rungs that are forced in the block, and the operations that run in it."""
-    with _inside({}):
-        yield _forced.get()
+    with _inside({}) as inner:
+        yield inner
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class TokenTable:
         slices = each // (4 * SLICE)
         self.slices = empty((slices, self.capacity, SLICE))  # pages are allocated when a row is written
         self.row_of = np.full((len(self.groups), len(table)), -1, np.int32)
-        self.uses = np.zeros((len(self.groups), len(table)), np.int32)
+        self.uses = np.zeros((len(self.groups), len(table)), np.int64)
         self.used = 0
         self.built = 0  # rows computed in all; more than `used` if some were evicted
         self.lock = threading.RLock()  # a caller holds it from its first batch to the end of its last one

@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.packages import install_command
-from tilewright.garbage import exempt_loaded
+from tilewright.garbage import loaded_exempt
 from tilewright.runtime.engines.far_deaths import send
 from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory
 from tilewright.runtime.engines.local import places
@@ -160,10 +160,11 @@ class Mpi(Engine):
             worker = self._open(job.task, job.directory)
             try:
                 counter.post(Want())
-                while (given := counter.given()) is not None:
-                    counter.pulse()
-                    beat = RankBeat(counter.pulse, self._witness, job.stop)
-                    counter.post(Want(self._run(worker, job.directory, given, beat)))
+                with loaded_exempt():
+                    while (given := counter.given()) is not None:
+                        counter.pulse()
+                        beat = RankBeat(counter.pulse, self._witness, job.stop)
+                        counter.post(Want(self._run(worker, job.directory, given, beat)))
                 if not counter.over:
                     job.stop.check()
             finally:
@@ -194,6 +195,7 @@ class Mpi(Engine):
                         opened.enter_context(trace.recording(directory, self._comm.rank, traced, device=device))
                         directory.began = began
                         worker = opened.enter_context(closing(self._open(task, directory)))
+                        opened.enter_context(loaded_exempt())
                     directory.began = began.here(directory.manifest)
                     link.send(Want())
                 elif isinstance(message, Assignment) and worker:
@@ -239,7 +241,6 @@ class Mpi(Engine):
         if self.place.cores:
             os.sched_setaffinity(0, self.place.cores)
         worker = open_worker(task, directory, self.place)
-        exempt_loaded()
         self._tally = Tally(directory, self.place)
         return worker
 

@@ -20,7 +20,7 @@ from tilewright.ops.embedding_conv1d.operands import Prepared
 
 SLICE = 32  # columns stored together: 128 bytes, two cache lines, which the hardware prefetches as a pair
 CUT = 16  # lanes of a copy
-TOGETHER = 32  # sentences whose rows a task locates
+TOGETHER = 32  # sentences of a task of `locate`
 INTEGERS = types.Array(types.int32, 2, "C", readonly=True)
 TABLE = types.Array(types.int32, 2, "C")
 SLICES = types.Array(types.float32, 3, "C", readonly=True)
@@ -51,10 +51,10 @@ def locate(ids, row_of, found, kernels, tasks, scratch):
 
 @simd.kernel(types.void(INTEGERS, TABLE, simd.INDICES, simd.TASKS, simd.OUTPUT), name="embedding_conv1d.count")
 def count(ids, counts, kernels, tasks, scratch):
-    """counts[group, v] = how often token v is under the tap of this group, in ids int32 (B, L).
+    """counts[group, v] = how often token v is under the tap of this group, in ids int32 (B, L), each below V.
 
-    counts: int32 (groups, V). kernels: K of each branch. A task is a branch. All its taps pass over the columns from
-    K - 1 to L - K. So these are counted once, and only the K - 1 columns at either end are counted tap by tap.
+    counts: int32 (groups, V). kernels: K of each branch. A task is a branch. Columns K - 1 to L - K are under every tap
+    of it, so they are counted once. The K - 1 columns at either end are counted tap by tap.
     """
     B, L = ids.shape
     task = simd.draw(tasks)
@@ -164,7 +164,8 @@ def vector_kernel(lanes: int):
 
 
 def occurrences(ids: np.ndarray, kernels: tuple[int, ...], vocabulary: int) -> np.ndarray:
-    """int32 (groups, V): how often each token occurs under each tap in ids int32 (B, L). kernels: K of each branch."""
+    """int32 (groups, V): how often each token occurs under each tap in ids int32 (B, L), which must be below V.
+    kernels: K of each branch."""
     counts = np.empty((sum(kernels), vocabulary), np.int32)
     launch(count, ids, counts, np.array(kernels, np.int64), tasks=len(kernels), words=1)
     return counts

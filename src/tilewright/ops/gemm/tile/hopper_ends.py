@@ -64,8 +64,8 @@ def write_by_copy(totals, out, buffer, i, j):
 @gluon.jit
 def write_by_stores(totals, out, i, j, sizes):
     """Write 64 rows to (i, j) of out, a pointer, from registers. Threads first exchange elements through shared memory,
-    so that a warp stores 32 adjacent ones. A tile of float32 would need too much of it, so it is exchanged in parts of
-    32 columns."""
+    so that a warp stores 32 adjacent ones. A whole float32 tile needs too much of it, so 32 columns are exchanged at a
+    time."""
     ROWS_OF_WARPS: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
     PARTS: gl.constexpr = 1 if out.dtype.element_ty.primitive_bitwidth == 16 else totals.type.shape[1] // 32
     parts = split_columns(totals.to(out.dtype.element_ty), PARTS)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tilewright.bench.measure import interleave
-from tilewright.garbage import loaded_exempt
+from tilewright.garbage import exempt_loaded, loaded_exempt
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +61,15 @@ def test_objects_that_the_interpreter_exempts_count_for_nothing(monkeypatch):
         assert frozen
     assert not frozen
     monkeypatch.undo()
+
+
+def test_a_worker_exempts_what_its_first_full_collection_leaves():
+    callbacks, garbage = list(gc.callbacks), weakref.ref(Cycle())
+    exempt_loaded()
+    gc.collect(1)
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert gc.get_freeze_count() > 10_000 and garbage() is None and gc.callbacks == callbacks
 
 
 def test_no_library_is_collected_while_calls_are_measured():

@@ -15,9 +15,15 @@ FEW = 1000  # CPython 3.12 itself exempts 375 objects
 
 
 def exempt_loaded() -> None:
-    """Exempt the objects that exist now. For a process that only runs shards."""
-    gc.collect()  # otherwise garbage of the loading would be exempt too, and never freed
-    gc.freeze()
+    """Exempt the objects that the next full collection leaves. For a process that only runs shards. It waits for that
+    collection because garbage of the loading would be exempt too, and a process with little work needs none."""
+
+    def ended(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            gc.callbacks.remove(ended)
+            gc.freeze()
+
+    gc.callbacks.append(ended)
 
 
 @contextmanager

@@ -269,9 +269,11 @@ class Cuda:
     def upload(self, values: np.ndarray) -> torch.Tensor:
         """A copy on the device. The host does not wait for it, unless pinned memory is switched off."""
         tensor = torch.from_numpy(np.ascontiguousarray(values))
-        if self.device == "cpu":
-            return tensor
-        return (tensor.pin_memory() if self.pins else tensor).to(self.device, non_blocking=True)
+        if self.device == "cpu" or not self.pins:
+            return tensor.to(self.device)
+        pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        pinned.numpy()[...] = values  # `pin_memory` copies with many threads, which may take 10 ms to start
+        return pinned.to(self.device, non_blocking=True)
 
     def workspace(self, **elements: int) -> Workspace:
         """Named buffers on the device."""

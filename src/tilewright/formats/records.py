@@ -118,8 +118,7 @@ class PromptBatch:
         return [prompt.error for prompt in self.prompts if prompt.error]
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(msgspec.Struct, frozen=True, gc=False):
     """The continuation of a prompt. `index` counts the n completions of a prompt from 0.
 
     text: None without a tokenizer. finish_reason: "stop" or "length". logprobs: for each token the log-probabilities,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import count, islice, zip_longest
+from itertools import compress, count, islice, zip_longest
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from tilewright.backends import backend
@@ -39,8 +39,7 @@ from tilewright.switches import Without, check_switches
 BLOCK = 256  # number of prompts that are checked at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(msgspec.Struct, frozen=True):
     """A prompt's token ids and its n completions, as in `output.outputs[0].text`.
 
     error: with errors="record", why the prompt has no completions.
@@ -127,39 +126,36 @@ class LanguageModel(ABC):
         self, named: Iterator[tuple[Prompt, Id]], params: SamplingParams, engine: Engine, *, record: bool
     ) -> Iterator[Output]:
         """record: see `generate`'s errors."""
-        unanswered: deque[tuple[int, np.ndarray | UsageError | InputError]] = deque()
+        unanswered: deque[tuple[int, np.ndarray | UsageError | InputError]] = deque()  # each with its number
 
         def requests() -> Iterator[Request | Block]:
             first = 0
             while block := list(islice(named, max(BLOCK // params.n, 1))):
-                given = [prompt for prompt, _ in block]
+                given, ids = zip(*block, strict=True)
                 checked = checked_prompts(given, first, self.sizes, self.tokenizer, record=record)
                 unanswered.extend(enumerate(checked, first))
                 first += len(block)
-                good = [(id, tokens) for (_, id), tokens in zip(block, checked, strict=True)
-                        if isinstance(tokens, np.ndarray)]  # fmt: skip
+                good = [isinstance(tokens, np.ndarray) for tokens in checked]
+                chosen = Block(list(compress(ids, good)), list(compress(checked, good)), params)
                 if not engine.takes_blocks:
-                    yield from (Request(id, tokens, params) for id, tokens in good)
-                elif good:
-                    yield Block([id for id, _ in good], [tokens for _, tokens in good], params)
-
-        def bad() -> Iterator[Output]:
-            """The outputs of bad prompts, up to the next good one."""
-            while unanswered and isinstance(error := unanswered[0][1], UsageError | InputError):
-                unanswered.popleft()
-                yield Output([], [], error)
+                    yield from (Request(id, tokens, params) for id, tokens in zip(*chosen[:2], strict=True))
+                elif chosen.ids:
+                    yield chosen
 
         for found in engine.run(requests()):
-            yield from bad()
             number, tokens = unanswered.popleft()
-            assert isinstance(tokens, np.ndarray)
+            while not isinstance(tokens, np.ndarray):
+                yield Output([], [], tokens)
+                number, tokens = unanswered.popleft()
             error = None
-            if any(one.failed for one in found):
+            if [one for one in found if one.failed]:
                 error = UsageError(f"prompt {number} (counted from 0): {failed(params)}")
                 if not record:
                     raise error
             yield Output(tokens.tolist(), [] if error else [self.completion(one) for one in found], error)
-        yield from bad()
+        for _, tokens in unanswered:  # bad ones after the last good one
+            assert not isinstance(tokens, np.ndarray)
+            yield Output([], [], tokens)
 
     def score(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from tilewright.generation.sampling import SamplingParams
@@ -30,8 +31,7 @@ class Block(NamedTuple):
     params: SamplingParams
 
 
-@dataclass(slots=True)
-class Generated:
+class Generated(msgspec.Struct, gc=False):
     """One completion. finish_reason: "stop" or "length". text_end: number of characters of its text to keep; None: all.
 
     logprobs: see `rules.choose`. failed: the logits were not finite from this token on.

@@ -25,6 +25,7 @@ from tilewright.generation.engine import END, Engine
 from tilewright.generation.sequences import Answers, Block, Generated, Group, Request
 
 PENDING_BYTES = 2 << 30  # bytes of requested answers; a window full of answers of 1,024 tokens takes less
+QUEUED = 2.5e10  # rows times width^2 of a layer that the GPU computes while the host queues its kernels; H100, 2026
 LOGITS_BYTES = 64 << 20  # bytes of logits at a time; sorting them for log-probabilities takes nine times as much
 
 
@@ -154,7 +155,8 @@ class CudaEngine(Engine):
         state = self.scheduler.state
         assert state is not None
         try:
-            hidden = state.prefill(*prompts.rows())
+            worth = QUEUED / self.model.sizes.width**2 if state.backend.captures else 0
+            hidden = state.prefill(*prompts.rows(worth))
         except torch.cuda.OutOfMemoryError as error:
             hidden, what = None, str(error).partition(". ")[0]
         if hidden is not None:
@@ -201,7 +203,7 @@ class CudaEngine(Engine):
 
     def finish(self, queue: Queue, done: Sequences, failed: np.ndarray, stopped: np.ndarray) -> None:
         """Take the answers of finished sequences, and give them to all requests that wait for the same answer."""
-        counts, texts = done.count - done.prompt, done.completions()
+        counts, texts, ready, others = done.count - done.prompt, done.completions(), self.answers.ready, queue.others
         columns = done.request, done.index, done.kind, counts, texts, failed, stopped
         for request, index, kind, count, row, bad, stop in zip(*(column.tolist() for column in columns), strict=True):
             reason = "" if bad else "stop" if stop else "length"
@@ -212,7 +214,9 @@ class CudaEngine(Engine):
                 if len(partial) < n:
                     continue
                 answer = sorted(self.partial.pop(request), key=attrgetter("index"))
-            self.answers.ready |= dict.fromkeys([request, *queue.others.pop(request, ())], answer)
+            ready[request] = answer
+            if request in others:
+                ready |= dict.fromkeys(others.pop(request), answer)
 
     def finite(self, hidden: Array) -> np.ndarray:
         """See `Engine.finite`."""

@@ -110,10 +110,12 @@ class Sequences:
         columns = self.prompt[:, None] + np.arange(most)
         return np.take_along_axis(self.tokens, np.minimum(columns, self.tokens.shape[1] - 1), axis=1)
 
-    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def rows(self, worth: float = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids and positions of the rows of prompts, int64 (rows,), and their spans, int64 (n, 5).
 
         The prefix that a prompt shares with the one before it is copied, unless that saves less than one row in SAVED.
+        Prompts of one length are computed by a CUDA graph if nothing is copied, so that then at least `worth` rows must
+        be saved.
         """
         n, count = len(self), self.count
         column = np.arange(count.max())
@@ -124,7 +126,8 @@ class Sequences:
             same = np.where(equal.all(axis=1), len(column), equal.argmin(axis=1))
             first[1:] = np.minimum(same, np.minimum(count[1:] - 1, count[:-1]))
         first[self.apart] = 0
-        if first.sum() * SAVED < count.sum():
+        saved = first.sum()
+        if saved * SAVED < count.sum() or (saved < worth and (count == count[0]).all()):
             first[:] = 0
         self.shares = first > 0
         new = count - first

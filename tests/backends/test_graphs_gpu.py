@@ -1,5 +1,7 @@
 """Rungs that are forced after a model's CUDA graphs were captured: they run, or are refused, as on the CPU."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,31 @@ def test_they_run_in_generation(temperature, rng, monkeypatch):
             assert tokens(model) == wanted
         assert rungs.keys() <= ran and bool(steps) == (turn == 0)
     assert tokens(model) == before and steps
+
+
+def test_garbage_is_not_collected_during_a_capture():
+    """A graph that is freed then would end the capture."""
+    torch = pytest.importorskip("torch")
+    cuda_graph = pytest.importorskip("tilewright.backends.cuda_graph")
+    x = torch.zeros(4, device="cuda")
+    graph, _ = cuda_graph.captured(lambda: x.add_(1))
+    garbage = [graph]
+    garbage.append(garbage)
+    del graph, garbage
+
+    def work():
+        several = [[] for _ in range(100_000)]  # enough for a collection
+        return x.add_(len(several) - 99_999)
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(100, 1, 1)
+    try:
+        graph, _ = cuda_graph.captured(work)
+    finally:
+        gc.set_threshold(*threshold)
+    assert gc.isenabled()
+    graph.replay()
+    assert x.tolist() == [1] * 4
 
 
 def test_they_run_in_batches_of_images():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -26,7 +28,7 @@ def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cud
     """
     graph, lack = torch.cuda.CUDAGraph(), None
     try:
-        with _capturing, warnings.catch_warnings():
+        with _capturing, _without_collection(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # of a call that failed at its start
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 result = call()
@@ -40,6 +42,18 @@ def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cud
         finally:
             del lack
     return graph, result
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage is collected inside: a graph that is freed during a capture ends the capture with an error."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Repeated(Generic[T]):

@@ -15,6 +15,7 @@ import torch
 
 from tilewright.backends.cuda import Workspace
 from tilewright.backends.cuda_graph import Pool, Repeated
+from tilewright.generation.cuda.advance import advance
 from tilewright.generation.cuda.attention import CudaAttention, DecodeBatch, PromptBatch, hidden_states
 from tilewright.generation.cuda.drawing import Drawing, Draws
 from tilewright.generation.decoder import Decoder
@@ -121,16 +122,19 @@ class DecodeState:
 
     def choose(self, hidden: torch.Tensor, first: int) -> None:
         """Set the tokens that follow hidden (n, C) as the first tokens of the rows from `first` on."""
-        self.ids[first : first + len(hidden)] = self._next_tokens(hidden, first=first)
+        tokens, logits = self._next_tokens(hidden, first=first)
+        if logits is not None:
+            tokens = torch.where(logits.isfinite(), tokens, -1)
+        self.ids[first : first + len(hidden)] = tokens
 
     def _next_tokens(
         self, hidden: torch.Tensor, *, first: int = 0, out: tuple[torch.Tensor, torch.Tensor] | None = None
-    ) -> torch.Tensor:
-        """The next tokens int64 (n,) of rows from `first` on, -1 if a row's logits are not finite."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The next tokens int64 (n,) of rows from `first` on, and their logits (n,). Drawn tokens have none: they are
+        -1 if the logits of a row are not finite."""
         if self.draws and self.drawing is not None:
-            return self.drawing.tokens(hidden, self.line, first)
-        tokens, logits = self.model.best(hidden, out=out)
-        return torch.where(logits.isfinite(), tokens, -1)
+            return self.drawing.tokens(hidden, self.line, first), None
+        return self.model.best(hidden, out=out)  # type: ignore[return-value]
 
     def decode(self, n: int, steps: int) -> tuple[torch.Tensor, torch.cuda.Event | None]:
         """Queue `steps` decode steps of the first n rows.
@@ -176,7 +180,5 @@ class DecodeState:
         ids, positions = self.ids[:R], self.positions[:R]
         batch = DecodeBatch(ids, positions, self.slots[:R], self.caches, self.sizes[1])
         hidden = self.model.forward(batch, self.work)
-        ids.copy_(self._next_tokens(hidden, out=(self.best[0][:R], self.best[1][:R])))
-        positions.add_(1).clamp_(max=self.sizes[1] - 1)  # finished ones run on until the host knows
-        self.tokens.index_copy_(0, self.line, self.ids[None])
-        self.line.add_(1).clamp_(max=STEPS)
+        found, logits = self._next_tokens(hidden, out=(self.best[0][:R], self.best[1][:R]))
+        advance(found, logits, ids, positions, self.tokens, self.line, self.sizes[1])

@@ -20,6 +20,7 @@ from tilewright.ops.attention.tile.records import (
     RowSizes,
     Targets,
 )
+from tilewright.ops.core.gpu.early import early
 from tilewright.ops.gemm.tile.start import forms, start
 
 LOG2E = math.log2(math.e)
@@ -149,5 +150,5 @@ def decode(q, cache: DeviceCache, spans: Steps, options: AttendOptions, out, sha
     kernel[(rows * heads // together,)](
         Rows(q, k, v), Cache(cache.keys, cache.values), out, Targets(spans.slots, spans.positions), sizes,
         options.scale * LOG2E, Block(s.BM, s.BN, cache.D, padded(cache.D), together), Form(True, short),
-        num_warps=s.warps, num_stages=s.stages,
+        num_warps=s.warps, num_stages=s.stages, **early(rows),
     )  # fmt: skip

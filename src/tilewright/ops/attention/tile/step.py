@@ -18,6 +18,7 @@ from tilewright.ops.attention.tile.blocks import (
     write_rows,
     write_zeros,
 )
+from tilewright.ops.core.gpu.early import wait_for_inputs
 
 STAGES = tl.constexpr(3)  # heads in flight
 BLOCK_STAGES = tl.constexpr(2)  # blocks in flight: with three, fewer programs share a multiprocessor
@@ -55,6 +56,7 @@ def step(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.
     bits of `blocks.attend`. rows, of the cache's dtype, targets, sizes: `records.Rows`, `Targets`, `RowSizes`; other
     parameters as for `blocks.attend`, with BM = 16.
     """
+    wait_for_inputs()
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
@@ -94,6 +96,7 @@ def step_heads(rows, cache, out, targets, sizes, scale, block: tl.constexpr, for
 
     It is slow for few rows: then the launch has too few programs to fill the GPU.
     """
+    wait_for_inputs()
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
@@ -124,6 +127,7 @@ def step_heads(rows, cache, out, targets, sizes, scale, block: tl.constexpr, for
 def step_blocks(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
     """`step` for sequences of several blocks. A program takes block.heads heads and prefetches the next block, of this
     head or of the next. It is slow for few rows: too few programs run to fill the GPU."""
+    wait_for_inputs()
     BM: tl.constexpr = block.BM
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
@@ -175,6 +179,7 @@ def step_plain(rows, cache, out, targets, sizes, scale, block: tl.constexpr, for
     """`step` by multiply-adds of float32, with other bits. Matrix units would need three products of split elements,
     and splitting alone takes longer than loading. It is slower than `step` in 16 bits, where
     nothing is split."""
+    wait_for_inputs()
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
     DP: tl.constexpr = block.DP

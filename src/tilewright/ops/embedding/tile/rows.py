@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.core.gpu.blocks import RowBlock
+from tilewright.ops.core.gpu.early import early, wait_for_inputs
 
 WIDEST = 256  # most columns of a program: GPT-2's width is 3 x 256, so no lane is idle
 PROGRAM_ELEMENTS, WARPS = 1024, 2  # 16 elements per thread
@@ -39,6 +40,7 @@ def picked(lookup, C: tl.constexpr, rows, columns, inside):
 def gather(tokens, positions, out, n, block: tl.constexpr):
     """tokens: a `Lookup` of ids. positions: a `Lookup`, or None. out: pointer to (n, C) of any float dtype, contiguous.
     block: a `RowBlock`."""
+    wait_for_inputs()
     C: tl.constexpr = block.C
     BM: tl.constexpr = block.BM
     BC: tl.constexpr = block.BC
@@ -68,4 +70,4 @@ def run(ids, table, positional, out) -> None:
         indices, position_table = positional
         positions = Lookup(indices, position_table, len(position_table))
     grid = (-(-n // block.BM), -(-C // block.BC))
-    gather[grid](Lookup(ids, table, len(table)), positions, out, n, block, num_warps=WARPS)
+    gather[grid](Lookup(ids, table, len(table)), positions, out, n, block, num_warps=WARPS, **early(n))

@@ -16,6 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.ops.gemm.tile.hopper_ends import (
     HALF_ROWS,
@@ -30,6 +31,13 @@ from tilewright.ops.gemm.tile.hopper_ends import (
 from tilewright.ops.gemm.tile.records import Exchange, Extras, Stages
 
 REGISTERS = 168  # per thread, of 3 x 128; the two multiplying warpgroups then take 240, the loading warps keep 24
+
+
+@gluon.jit
+def wait_for_inputs():
+    """As `early.wait_for_inputs`."""
+    gdc_wait()
+    gdc_launch_dependents()
 
 
 @gluon.jit
@@ -164,6 +172,7 @@ def product(a, b, out, bias, residual, sizes, block: gl.constexpr, form: gl.cons
         exchange = Exchange(buffers, barriers(COUNT, 1), barriers(COUNT, 1))
         extras = Extras(bias, None)
         fence_async_shared()
+        wait_for_inputs()
         gl.warp_specialize(
             [
                 (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 0)),
@@ -181,6 +190,7 @@ def product(a, b, out, bias, residual, sizes, block: gl.constexpr, form: gl.cons
             exchange = Exchange(buffers, None, None)
         extras = Extras(bias, residual)
         fence_async_shared()
+        wait_for_inputs()
         gl.warp_specialize(
             [
                 (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 0)),

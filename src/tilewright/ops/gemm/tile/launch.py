@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tilewright.ops.core.gpu.early import early
 from tilewright.ops.core.gpu.tensors import multiprocessors, torch_dtype
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.gemm.tile import product
@@ -52,7 +53,7 @@ def left_limbs(rows: Rows, weights: Packed):
     M, K = a.shape
     limbs = a.new_empty(M, 2 * depth, dtype=weights.data.dtype)
     key = ("split", a.device, K, depth, a.data_ptr() % ALIGNMENT)
-    start(product.split, key, (M, -(-depth // CHUNK)), (a, limbs, (K, depth), CHUNK))
+    start(product.split, key, (M, -(-depth // CHUNK)), (a, limbs, (K, depth), CHUNK), **early(M))
     return limbs
 
 
@@ -134,9 +135,11 @@ def multiply(
     if specialized:
         from tilewright.ops.gemm.tile import hopper
 
-        start(hopper.product, key, grid, arguments, hopper_descriptor, num_warps=4, maxnreg=hopper.REGISTERS)
+        options = {"num_warps": 4, "maxnreg": hopper.REGISTERS, **early(M)}
+        start(hopper.product, key, grid, arguments, hopper_descriptor, **options)
     else:
-        start(product.product, key, grid, arguments, triton_descriptor, num_warps=s.warps, num_stages=s.stages)
+        options = {"num_warps": s.warps, "num_stages": s.stages, **early(M)}
+        start(product.product, key, grid, arguments, triton_descriptor, **options)
 
 
 def _end(out, residual, *, limbs: bool, specialized: bool) -> str:

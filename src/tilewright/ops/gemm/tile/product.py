@@ -8,6 +8,7 @@ a tile.
 import triton
 import triton.language as tl
 
+from tilewright.ops.core.gpu.early import wait_for_inputs
 from tilewright.ops.gemm.tile.epilogue import finish
 from tilewright.ops.gemm.tile.records import Extras
 
@@ -88,6 +89,7 @@ def product(a, b, out, bias, residual, sizes, block: tl.constexpr, form: tl.cons
     out: a descriptor of boxes (BM, BN) or a pointer, see form.end; float32 or 16 bits. bias: pointer to (N,), residual:
     pointer to (M, N), or None. sizes, block, form: see `records`; form.end is not "moving_warp".
     """
+    wait_for_inputs()
     tiles = tl.cdiv(sizes.M, block.BM) * tl.cdiv(sizes.N, block.BN)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         i, j = tile_corner(tile, sizes.M, sizes.N, block)
@@ -101,6 +103,7 @@ def split(x, limbs, shape, BLOCK: tl.constexpr):
 
     One program per BLOCK elements of a row.
     """
+    wait_for_inputs()
     K, D = shape
     row, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     element = tl.load(x + row * K + columns, mask=columns < K, other=0.0)

@@ -62,9 +62,10 @@ _compiled: dict[Hashable, object] = {}
 def start(kernel, key: Hashable, grid: tuple, arguments: tuple, descriptor: Callable | None = None, **options) -> None:
     """kernel[grid](*arguments, **options) on torch's current device and stream; grid: (x, y).
 
-    key: the kernel, the device and everything else that selects the compiled kernel. arguments: all in order, constants
-    too. descriptor: makes the descriptor of each `Box` among them.
+    key: the kernel, the device and everything else that selects the compiled kernel, except launch_pdl, see `early`.
+    arguments: all in order, constants too. descriptor: makes the descriptor of each `Box` among them.
     """
+    key = key, "launch_pdl" in options
     compiled = _compiled.get(key)
     if compiled is None:
         described = (descriptor(x) if isinstance(x, Box) else x for x in arguments)

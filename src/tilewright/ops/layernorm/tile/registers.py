@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.core.gpu.blocks import RowBlock
+from tilewright.ops.core.gpu.early import early, wait_for_inputs
 from tilewright.ops.gemm.tile.start import forms, start
 
 PROGRAM_ELEMENTS = 1024  # if several short rows fit
@@ -21,6 +22,7 @@ WARPS = 1  # more exchange both sums and stores of 16 bytes through shared memor
 def registers(x, weight, bias, out, M, eps, block: tl.constexpr):
     """x, out: pointers to (M, C), weight, bias: to (C,), contiguous, each of any float dtype. block: a `RowBlock` whose
     BC is at least C."""
+    wait_for_inputs()
     C: tl.constexpr = block.C
     BM: tl.constexpr = block.BM
     BC: tl.constexpr = block.BC
@@ -51,4 +53,4 @@ def run(x, weight, bias, eps: float, out) -> None:
     block = block_for(C)
     key = ("layernorm", x.device, C, *forms((x, weight, bias, out), (M,)))
     arguments = x, weight, bias, out, M, float(eps), block  # Triton would compile an integer eps into the kernel
-    start(registers, key, (-(-M // block.BM), 1), arguments, num_warps=WARPS)
+    start(registers, key, (-(-M // block.BM), 1), arguments, num_warps=WARPS, **early(M))

@@ -8,6 +8,7 @@ reading b where M is small. Against `simt.shuffles`, which searches a written pr
 import triton
 import triton.language as tl
 
+from tilewright.ops.core.gpu.early import wait_for_inputs
 from tilewright.ops.gemm.tile.product import sums, tile_corner
 
 TILES = tl.constexpr(32)  # tiles whose results a program compares at once
@@ -42,6 +43,7 @@ def store_best(totals, values, columns, i, j, sizes):
 def best_product(a, b, values, columns, sizes, block: tl.constexpr, PRODUCTS: tl.constexpr):
     """values float32, columns int32 (tiles across, M) of a @ b^T; a, b, sizes, block as for `gemm.tile.product.product`
     and PRODUCTS as in `records.Form`."""
+    wait_for_inputs()
     tiles = tl.cdiv(sizes.M, block.BM) * tl.cdiv(sizes.N, block.BN)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         i, j = tile_corner(tile, sizes.M, sizes.N, block)
@@ -55,6 +57,7 @@ def best_tile(values, columns, index, value, M, tiles):
 
     The first of equals wins, and a NaN wins over all numbers.
     """
+    wait_for_inputs()
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     best = tl.full((TILES, ROWS), float("-inf"), tl.float32)
     column = tl.zeros((TILES, ROWS), tl.int32)

@@ -9,7 +9,14 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 from triton.language import PropagateNan
 
-from tilewright.ops.gemm.tile.hopper import HALF_ROWS, allocate_stages, load_tiles, multiply_half, tile_corner
+from tilewright.ops.gemm.tile.hopper import (
+    HALF_ROWS,
+    allocate_stages,
+    load_tiles,
+    multiply_half,
+    tile_corner,
+    wait_for_inputs,
+)
 
 NAN = gl.constexpr(PropagateNan.ALL)
 
@@ -54,6 +61,7 @@ def best_product(a, b, values, columns, sizes, block: gl.constexpr, form: gl.con
     LIMBS: gl.constexpr = 1 if form.products == 1 else 2
     stages = allocate_stages(a, b, form.stages, LIMBS)
     fence_async_shared()
+    wait_for_inputs()
     gl.warp_specialize(
         [
             (search_tiles, (values, columns, stages, sizes, block, form, 0)),

@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+from tilewright.ops.core.gpu.early import early
 from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.gemm.operands import Rows
 from tilewright.ops.gemm.tile import launch as products
@@ -40,12 +41,14 @@ def search(a, prepared, index, value, *, specialized: bool = False, shape: Shape
         from tilewright.ops.matmul_argmax.tile import hopper
 
         arguments = (*arguments, Form(count, "search", None, s.stages))
-        start(hopper.best_product, key, grid, arguments, hopper_descriptor, num_warps=4, maxnreg=REGISTERS)
+        options = {"num_warps": 4, "maxnreg": REGISTERS, **early(M)}
+        start(hopper.best_product, key, grid, arguments, hopper_descriptor, **options)
     else:
-        options = {"num_warps": s.warps, "num_stages": s.stages}
+        options = {"num_warps": s.warps, "num_stages": s.stages, **early(M)}
         start(best.best_product, key, grid, (*arguments, count), triton_descriptor, **options)
     key = ("best_tile", left.device, special(M), across, index.data_ptr() % 16, value.data_ptr() % 16)
-    start(best.best_tile, key, (-(-M // best.ROWS.value), 1), (values, columns, index, value, M, across))
+    found = values, columns, index, value, M, across
+    start(best.best_tile, key, (-(-M // best.ROWS.value), 1), found, **early(M))
 
 
 @lru_cache(maxsize=4096)

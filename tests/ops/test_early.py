@@ -1,0 +1,52 @@
+"""Every kernel that may start before the kernel ahead has ended waits first. Nothing else shows a kernel that does not:
+its results are wrong only now and then."""
+
+import ast
+import inspect
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import tilewright
+from tilewright.ops.core.gpu import early
+
+pytest.importorskip("triton")
+
+from tilewright.generation.cuda import advance
+from tilewright.ops.attention.tile import step
+from tilewright.ops.embedding.tile import rows
+from tilewright.ops.gemm.tile import product
+from tilewright.ops.layernorm.tile import registers
+from tilewright.ops.matmul_argmax.tile import best
+
+KERNELS = [
+    advance.store_tokens, rows.gather, registers.registers, product.product, product.split, best.best_product,
+    best.best_tile, step.step, step.step_heads, step.step_blocks, step.step_plain,
+]  # fmt: skip
+LAUNCHES = 10  # of the kernels above, and of two for Hopper
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.fn.__name__)
+def test_a_kernel_waits_before_all_else(kernel):
+    text = textwrap.dedent(inspect.getsource(kernel.fn))
+    first = next(line for line in ast.parse(text).body[0].body if not isinstance(line.value, ast.Constant))
+    assert ast.unparse(first) == "wait_for_inputs()"
+
+
+@pytest.mark.parametrize("path", ["gemm/tile/hopper.py", "matmul_argmax/tile/hopper.py"])
+def test_a_kernel_for_hopper_waits_before_its_warps_part(path):
+    parts = Path(tilewright.__file__).with_name("ops").joinpath(path).read_text().split("gl.warp_specialize(")[:-1]
+    assert parts and all(part.rstrip().endswith("wait_for_inputs()") for part in parts)
+
+
+def test_no_other_kernel_starts_early():
+    files = Path(tilewright.__file__).parent.rglob("*.py")
+    assert sum(path.read_text().count("**early(") for path in files) == LAUNCHES
+
+
+def test_few_rows_start_early_on_a_gpu_that_can(monkeypatch):
+    monkeypatch.setattr(early, "_possible", lambda: True)
+    assert early.early(early.ROWS) == {"launch_pdl": True} and early.early(early.ROWS + 1) == {}
+    monkeypatch.setattr(early, "_possible", lambda: False)
+    assert early.early(1) == {}

@@ -135,12 +135,13 @@ class LanguageModel(ABC):
                 checked = checked_prompts(given, first, self.sizes, self.tokenizer, record=record)
                 unanswered.extend(enumerate(checked, first))
                 first += len(block)
-                good = [isinstance(tokens, np.ndarray) for tokens in checked]
-                chosen = Block(list(compress(ids, good)), list(compress(checked, good)), params)
+                good = [tokens for tokens in checked if isinstance(tokens, np.ndarray)]
+                if len(good) < len(checked):
+                    ids = tuple(compress(ids, [isinstance(tokens, np.ndarray) for tokens in checked]))
                 if not engine.takes_blocks:
-                    yield from (Request(id, tokens, params) for id, tokens in zip(*chosen[:2], strict=True))
-                elif chosen.ids:
-                    yield chosen
+                    yield from (Request(id, tokens, params) for id, tokens in zip(ids, good, strict=True))
+                elif good:
+                    yield Block(ids, good, params)
 
         for found in engine.run(requests()):
             number, tokens = unanswered.popleft()

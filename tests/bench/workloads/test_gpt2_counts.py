@@ -59,3 +59,9 @@ def test_a_row_of_the_profile_has_its_rates(monkeypatch):
     assert (row.gflops, row.gbytes_s, row.roof_share, row.rows, row.label) == (500.0, 0.5, 0.5, 7, "50.0%")
     idle = gpt2_profile._gpu_row(gpt2_profile.IDLE, 1, 0.0, 0.0, Work(), "size", "float32")
     assert idle.gflops is None and idle.roof_share is None and idle.roof_gflops == 1000.0
+
+
+def test_a_kernel_that_waits_has_only_the_time_after_the_kernels_ahead():
+    kernels = [("b", 2.0, 9.0), ("a", 0.0, 5.0), ("c", 3.0, 4.0), ("d", 11.0, 12.0)]
+    found = gpt2_profile.own_times([(name, start * 1e6, end * 1e6) for name, start, end in kernels])
+    assert found == [("a", 5.0), ("b", 4.0), ("c", 0.0), ("d", 1.0)]

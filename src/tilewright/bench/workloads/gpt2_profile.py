@@ -9,6 +9,7 @@ with the rates that follow from counted calls (`gpt2_counts`), and the time in w
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isfunction
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,6 +27,7 @@ from tilewright.bench.results import Row
 from tilewright.bench.roofs import measured_roofs
 from tilewright.bench.roofs.limits import Roofs
 from tilewright.bench.workloads.gpt2_counts import HEAD, MATMUL, ONE, PROMPTS, Work
+from tilewright.garbage import loaded_exempt
 from tilewright.generation import attention
 from tilewright.models import decoder
 from tilewright.ops.attention.operands import SPAN, Cache
@@ -190,6 +193,16 @@ def operations_of(kernels: list[tuple[str, float]]) -> dict[str, tuple[int, floa
     return dict(found)
 
 
+def own_times(kernels: list[tuple[str, float, float]]) -> list[tuple[str, float]]:
+    """(name, seconds) of kernels (name, start, end), in microseconds, by their start. A kernel that starts early first
+    waits for the kernels ahead (`ops.core.gpu.early`): that time is theirs."""
+    found, done = [], -math.inf
+    for name, start, end in sorted(kernels, key=itemgetter(1, 2)):
+        found.append((name, max(end - max(start, done), 0.0) / 1e6))
+        done = max(done, end)
+    return found
+
+
 def gpu_profile(run: Callable[[], object], *, size: str, dtype: str, work: Mapping[str, Work]) -> list[Row]:
     """Profile one run, after another that warms up: one row per operation, the slowest first, and IDLE.
 
@@ -201,16 +214,16 @@ def gpu_profile(run: Callable[[], object], *, size: str, dtype: str, work: Mappi
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
-    run()
-    start = time.perf_counter()
-    run()
-    total = time.perf_counter() - start
-    with profiled(activities=[ProfilerActivity.CUDA]) as seen:
+    with loaded_exempt():
         run()
-        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        total = time.perf_counter() - start
+        with profiled(activities=[ProfilerActivity.CUDA]) as seen:
+            run()
+            torch.cuda.synchronize()
     events = [event for event in seen.events() if event.device_type == DeviceType.CUDA]
-    events.sort(key=lambda event: event.time_range.start)
-    parts = operations_of([(event.name, event.time_range.elapsed_us() / 1e6) for event in events])
+    parts = operations_of(own_times([(event.name, event.time_range.start, event.time_range.end) for event in events]))
     slowest_first = sorted(parts.items(), key=lambda part: -part[1][1])
     left = total - sum(seconds for _, seconds in parts.values())
     shares = [*slowest_first, (IDLE, (1, max(left, 0.0)))]

@@ -43,6 +43,21 @@ def test_they_run_in_generation(temperature, rng, monkeypatch):
     assert tokens(model) == before and steps
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kernels_that_start_early_keep_the_tokens(dtype, rng, monkeypatch):
+    early = pytest.importorskip("tilewright.ops.core.gpu.early")
+    config, params = GPT2Config(**gpt2_models.TINY), SamplingParams(temperature=0, max_tokens=11)
+    weights, prompts = gpt2_models.random_weights(config, 0), rng.integers(0, config.vocab_size, (30, 5))
+
+    def tokens(model):
+        return [one.outputs[0].token_ids for one in model.generate(prompts, params)]
+
+    model = GPT2(config, weights, dtype=dtype, device="cuda")
+    found = [tokens(model) for _ in range(20)]
+    monkeypatch.setattr(early, "ROWS", 0)
+    assert [tokens(GPT2(config, weights, dtype=dtype, device="cuda"))] * 20 == found
+
+
 def test_garbage_is_not_collected_during_a_capture():
     """A graph that is freed then would end the capture."""
     torch = pytest.importorskip("torch")

@@ -18,7 +18,6 @@ from tilewright.models import decoder
 from tilewright.models.gpt2 import GPT2, GPT2Config
 from tilewright.ops.attention.operands import DeviceCache
 
-early = pytest.importorskip("tilewright.ops.core.gpu.early")
 torch = pytest.importorskip("torch")
 cuda = pytest.importorskip("tilewright.backends.cuda")
 attention = pytest.importorskip("tilewright.generation.cuda.attention")
@@ -122,15 +121,6 @@ def test_a_record_is_the_same_in_every_company(dtype, kinds, rng):
 def test_a_switch_keeps_the_bits(name, rng):
     requests = company(rng, 60)
     assert repr(answers(on_gpu(without={name}), requests)) == repr(answers(on_gpu(), requests))
-
-
-@pytest.mark.skipif(not ON_GPU, reason="kernels start early on a GPU")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_that_start_early_keep_the_bits(dtype, rng, monkeypatch):
-    requests = [Request(i, rng.integers(0, V, 5), KINDS["longer"]) for i in range(30)]
-    found = [repr(answers(model, requests)) for model in [on_gpu(dtype)] for _ in range(20)]
-    monkeypatch.setattr(early, "ROWS", 0)
-    assert set(found) == {repr(answers(on_gpu(dtype), requests))}
 
 
 def test_without_a_kv_cache_the_tokens_are_the_same(rng):

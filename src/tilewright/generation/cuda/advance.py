@@ -1,5 +1,7 @@
 """The end of a decode step in one kernel. The same in operations of PyTorch takes twelve."""
 
+from typing import Any, NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -9,39 +11,41 @@ from tilewright.ops.core.gpu.early import early, wait_for_inputs
 WARPS = 8
 
 
-@triton.jit(do_not_specialize=["n", "rows", "last"])
-def store_tokens(found, logits, ids, positions, tokens, line, n, rows, last, BLOCK: tl.constexpr):
-    """One program, for up to BLOCK rows. Parameters as for `advance`; tokens: pointer to (lines, rows). last: the
-    largest position."""
+class Rows(NamedTuple):
+    """The tensors of a decode step. ids int64 (n,), positions int32 (n,): the token that each row reads next, and its
+    position. tokens int64 (lines, at least n): the tokens of each step. line int64 (1,): the line of the next ones."""
+
+    ids: Any
+    positions: Any
+    tokens: Any
+    line: Any
+
+
+@triton.jit(do_not_specialize=["n", "columns", "last"])
+def store_tokens(found, logits, rows, n, columns, last, BLOCK: tl.constexpr):
+    """One program, for up to BLOCK rows. rows: `Rows` of pointers. columns: of rows.tokens. last: the largest
+    position."""
     wait_for_inputs()
     row = tl.arange(0, BLOCK)
-    inside, at = row < n, tl.load(line)
+    inside, line = row < n, tl.load(rows.line)
     token = tl.load(found + row, mask=inside, other=0)
     if logits is not None:
         size = tl.abs(tl.load(logits + row, mask=inside, other=0.0))
         token = tl.where(size < float("inf"), token, -1)
-    position = tl.load(positions + row, mask=inside, other=0)
-    tl.store(ids + row, token, mask=inside)
-    tl.store(positions + row, tl.minimum(position + 1, last), mask=inside)
-    tl.store(tokens + at * rows + row, token, mask=inside)
-    tl.store(line, at + 1)
+    position = tl.load(rows.positions + row, mask=inside, other=0)
+    tl.store(rows.ids + row, token, mask=inside)
+    tl.store(rows.positions + row, tl.minimum(position + 1, last), mask=inside)
+    tl.store(rows.tokens + line * columns + row, token, mask=inside)
+    tl.store(rows.line, line + 1)
 
 
-def advance(
-    found: torch.Tensor,
-    logits: torch.Tensor | None,
-    ids: torch.Tensor,
-    positions: torch.Tensor,
-    tokens: torch.Tensor,
-    line: torch.Tensor,
-    length: int,
-) -> None:
-    """Store the next tokens, found int64 (n,), in ids (n,) and in line `line` of tokens int64 (lines, at least n). Add
-    1 to positions int32 (n,), up to length - 1, and to line int64 (1,), which must be a line of tokens.
+def advance(found: torch.Tensor, logits: torch.Tensor | None, rows: Rows, length: int) -> None:
+    """Store the next tokens, found int64 (n,), in ids and in the current line of tokens, which must exist. Add 1 to
+    positions, up to length - 1, and to line.
 
     logits: of the tokens, float32 (n,); one that is not finite makes its token -1. None: the tokens are stored as they
     are. Finished rows run on until the host knows, which is why positions have a limit.
     """
-    n, rows = len(ids), tokens.shape[1]
-    operands = found, logits, ids, positions, tokens, line, n, rows, length - 1
-    store_tokens[(1,)](*operands, triton.next_power_of_2(n), num_warps=WARPS, **early(n))
+    n, columns = len(rows.ids), rows.tokens.shape[1]
+    block = triton.next_power_of_2(n)
+    store_tokens[(1,)](found, logits, rows, n, columns, length - 1, block, num_warps=WARPS, **early(n))

@@ -15,7 +15,7 @@ import torch
 
 from tilewright.backends.cuda import Workspace
 from tilewright.backends.cuda_graph import Pool, Repeated
-from tilewright.generation.cuda.advance import advance
+from tilewright.generation.cuda.advance import Rows, advance
 from tilewright.generation.cuda.attention import CudaAttention, DecodeBatch, PromptBatch, hidden_states
 from tilewright.generation.cuda.drawing import Drawing, Draws
 from tilewright.generation.decoder import Decoder
@@ -181,4 +181,4 @@ class DecodeState:
         batch = DecodeBatch(ids, positions, self.slots[:R], self.caches, self.sizes[1])
         hidden = self.model.forward(batch, self.work)
         found, logits = self._next_tokens(hidden, out=(self.best[0][:R], self.best[1][:R]))
-        advance(found, logits, ids, positions, self.tokens, self.line, self.sizes[1])
+        advance(found, logits, Rows(ids, positions, self.tokens, self.line), self.sizes[1])

@@ -1,10 +1,10 @@
 """Kernels that start before the kernels ahead of them have ended: CUDA's "programmatic dependent launch", for GPUs of
 compute capability 9.0 and later.
 
-The programs of such a kernel take their places while the last programs of the kernel ahead still run. Then they wait
-until all kernels ahead have ended and their results are visible. This hides the time of a launch, which is most of the
-time of a kernel for few rows. Every kernel that is launched so waits before it reads or writes an array. So if a kernel
-has ended, all kernels ahead of it have ended, too.
+The programs of such a kernel are assigned to multiprocessors while the last programs of the kernel ahead still run.
+Then they wait until all kernels ahead have ended and their results are visible. This hides the time of a launch, which
+is much of the time of a kernel for few rows. Every kernel that is launched so waits before it reads or writes an array.
+So if a kernel has ended, all kernels ahead of it have ended, too.
 """
 
 from functools import cache

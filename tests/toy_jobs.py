@@ -281,6 +281,38 @@ def work_on(task, output, engine, settings):
         return work.work_at(place, task, engine, settings, stop)
 
 
+def orderly_main(notes, aborted):
+    """`main` of a rank that exits with the code `aborted` instead of calling MPI_Abort. It notes in `order` in `notes`
+    when it has written on stderr, which takes long, and when it exits.
+    """
+    import atexit
+    import sys
+
+    from tilewright.runtime.engines.mpi import Mpi
+
+    def note(what):
+        fd = os.open(os.path.join(notes, "order"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(fd, f"{what}\n".encode())
+        os.close(fd)
+
+    class Slow:
+        def write(self, text):
+            time.sleep(0.3)
+            os.write(2, text.encode())
+            note("wrote")
+
+        def flush(self):
+            """Nothing is buffered."""
+
+        def fileno(self):
+            return 2
+
+    sys.stderr = Slow()
+    Mpi._end = lambda self, code: os._exit(aborted)
+    atexit.register(note, "exits")  # runs after the handlers that are registered later
+    main()
+
+
 def main() -> None:
     """`python -c "import toy_jobs; toy_jobs.main()" '{"task": ..., "output": ..., ...}'`: a job in its own process."""
     import json

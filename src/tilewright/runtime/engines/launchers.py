@@ -1,15 +1,36 @@
-"""Reads how many processes an MPI launcher has started from the environment variables that it sets."""
+"""What differs between MPI launchers: how they announce the number of processes, and when they forward messages."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
+import struct
+import termios
+import time
 from contextlib import suppress
+from typing import TextIO
 
 from tilewright.errors import UsageError
 
 SIZES = (  # variables with the number of processes; Slurm sets its variable under srun, but not in a batch script
     "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS",
 )  # fmt: skip
+READ_SECONDS = 2.0  # until the launcher must have read what a rank has written
+
+
+def wait_until_read(stream: TextIO | None) -> None:
+    """If `stream` is a pipe, wait until the launcher has read everything in it.
+
+    After MPI_Abort, MPICH's mpiexec does not forward what it has not read yet.
+    """
+    until = time.monotonic() + READ_SECONDS
+    with suppress(OSError, ValueError):  # it has no descriptor, or this system cannot tell
+        fd = stream.fileno() if stream else -1
+        while stat.S_ISFIFO(os.fstat(fd).st_mode) and time.monotonic() < until:
+            if not struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]:
+                return
+            time.sleep(0.001)
 
 
 def started() -> tuple[list[str], int]:

@@ -1,10 +1,15 @@
 """Runs shards on MPI ranks. Rank 0 also plans, hands out shards (see ranks.py), and merges.
 
 An error in one rank stops all ranks, and the message names the rank. Otherwise the other ranks would wait forever.
+
+A `TilewrightError`, such as a refusal of the input, ends all ranks in order: all call MPI_Finalize and exit with its
+code. The launcher then forwards all that they have written. MPI_Abort is for the rest: a rank that gives no response,
+another exception, and an error while ranks exchange files.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -13,15 +18,16 @@ import time
 import traceback
 from contextlib import ExitStack, closing
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from tilewright.errors import ResourceError, TilewrightError, UsageError
 from tilewright.formats.packages import install_command
 from tilewright.garbage import loaded_exempt
 from tilewright.runtime.engines.far_deaths import send
-from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory
+from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory, wait_until_read
 from tilewright.runtime.engines.local import places
-from tilewright.runtime.engines.ranks import Begin, Counter, Finished, Hello, Link, RankBeat, Want
+from tilewright.runtime.engines.rank_messages import Begin, Ending, Finished, Hello, NoResponse, Want, named
+from tilewright.runtime.engines.ranks import END_SECONDS, POLL_SECONDS, Counter, Link, RankBeat
 from tilewright.runtime.engines.schedule import Assignment
 from tilewright.runtime.engines.staging import Staging, begun, packed
 from tilewright.runtime.engines.witness import LOG, Witness, add_line, forget_deaths, log_size, note_death
@@ -29,11 +35,9 @@ from tilewright.runtime.jobs import trace
 from tilewright.runtime.jobs.directory import JobDirectory, Record
 from tilewright.runtime.jobs.merge import Report
 from tilewright.runtime.jobs.settings import Settings
-from tilewright.runtime.jobs.stop import stopping
+from tilewright.runtime.jobs.stop import Stop, stopping
 from tilewright.runtime.jobs.task import Engine, J, Job, Place, Task, Worker, open_worker, run_shard
 from tilewright.runtime.jobs.workers import Tally
-
-FOUND_SECONDS = 30.0  # until other nodes must see a new directory: NFS caches a directory for this long
 
 
 class Mpi(Engine):
@@ -51,9 +55,12 @@ class Mpi(Engine):
         self.place = Place()
         self._comm: Any = None
         self._counter: Counter | None = None
+        self._link: Link | None = None
+        self._has_ended = False  # on rank 0: the other ranks have answered that the job ends
         self._witness: Witness
         self._tally: Tally  # of this rank
         self._logs: str | None = None  # of the job
+        self._output: str | None = None  # of the job, once it is known
         self._shard: int | None = None  # the shard that this rank runs
 
     def __enter__(self) -> Mpi:  # all work of a rank is inside this block
@@ -77,9 +84,12 @@ class Mpi(Engine):
         node.Barrier()  # now all ranks have mapped the shared memory
         if node.rank == 0:
             unlink_shared_memory()
-        self.place = self._my_place(node)
-        if self.place.gpu:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu
+        try:
+            self._choose(node)
+        except (TilewrightError, Ending):
+            os.close(low)
+            sys.excepthook, threading.excepthook = self._hooks
+            raise
         self._witness = Witness(node, low)
         self._staging = Staging(self._comm, node)
         self._map = self._comm.gather((os.uname().nodename, self.place.device))
@@ -88,7 +98,8 @@ class Mpi(Engine):
         return self
 
     def share(self, job: J, shared: str) -> J:
-        """As `Staging.share`. Then only rank 0's message thread (`Counter`) calls MPI on rank 0."""
+        """As `Staging.share`. After it, only rank 0's message thread (`Counter`) calls MPI on rank 0."""
+        self._output = job.output
         job = self._staging.share(job, shared, self._witness.listen)
         self._witness.tell(folder=self._staging.folder, home=self._staging.home)
         if self.lead:
@@ -105,13 +116,76 @@ class Mpi(Engine):
         return self._counter
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is not None:
-            self.abort(error)
+        """After an error, rank 0 raises it, and the other ranks raise Ending."""
+        ending = None
+        if error is not None and self.lead:
+            self._end_others(error)
+        elif error is not None:
+            ending = self._ending(error)
+            self._linked().end()
         self._staging.close()
         if self._counter:
             self._counter.close()
         sys.excepthook, threading.excepthook = self._hooks
         self._witness.close()
+        if error is not None:
+            atexit.register(_meet, self._comm)
+        if ending and ending is not error:
+            raise ending from error
+
+    def _end_others(self, error: BaseException) -> None:
+        """On rank 0: end the other ranks because of an error. Returns when none of them works on the job any more.
+
+        Stops all ranks with `abort` if they cannot exit in order.
+        """
+        if self._has_ended:
+            return
+        if self._staging.apart or not isinstance(error, TilewrightError) or isinstance(error, NoResponse):
+            self.abort(error)
+        counter = self._serve()
+        if is_new := error is not counter.failed:  # else the rank that found the error has logged it
+            self._log(error)
+        if not counter.end(error.exit_code):
+            self.abort(error)
+        self._has_ended = True
+        if is_new and self.workers > 1:
+            named(error, 0, os.uname().nodename)
+
+    def _ending(self, error: BaseException) -> Ending:
+        """On another rank: end all ranks because of an error of this rank. Returns the exception that ends this rank.
+
+        Stops all ranks with `abort` if they cannot exit in order.
+        """
+        try:
+            if self._staging.apart or not isinstance(error, Exception | Ending):
+                self.abort(error)
+            if isinstance(error, Ending):
+                raise error
+            self._linked().listen()  # if the job has ended, rank 0's clean-up may have caused this error
+            if isinstance(error, TilewrightError) and not isinstance(error, NoResponse):
+                self._log(error)
+                self._linked().fail(error)
+            self.abort(error)
+        except Ending as received:
+            ending = received
+        return ending
+
+    def _linked(self) -> Link:
+        self._link = self._link or Link(self._comm, Stop(), END_SECONDS)
+        return self._link
+
+    def _choose(self, node: Any) -> None:
+        """Set `place`. If one rank cannot, rank 0 raises its error, and the other ranks raise Ending."""
+        refusal = None
+        try:
+            self.place = self._my_place(node)
+        except TilewrightError as error:
+            refusal = named(error, self._comm.rank, os.uname().nodename)
+        if first := next(filter(None, self._comm.allgather(refusal)), None):
+            atexit.register(_meet, self._comm)
+            raise first if self.lead else Ending(first.exit_code)
+        if self.place.gpu:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu
 
     def _my_place(self, node: Any) -> Place:
         """This rank's GPU and cores. The node's cores are divided if the launcher gave all of them to every rank."""
@@ -121,40 +195,64 @@ class Mpi(Engine):
         cores = part.cores if same else None
         return Place(self._comm.rank, self._comm.size, cores, part.gpu)
 
-    def abort(self, error: BaseException) -> None:
-        """Stop all ranks, and report the failed rank on stderr and in the job's ranks.log.
+    def abort(self, error: BaseException) -> NoReturn:
+        """Stop all ranks by MPI_Abort, and report the failed rank on stderr and in the job's ranks.log.
 
-        The log is needed because mpiexec may exit before it has forwarded stderr.
+        Before the job has logs, the report is also in OUTPUT.ranks.log.
         """
         sys.stdout.flush()
         if not isinstance(error, TilewrightError):
             traceback.print_exception(error)
+        last = self._line(error)
+        also = self._log(error)
+        if not also and self._output and add_line(*os.path.split(beside := f"{self._output}.{LOG}"), last):
+            also = beside
+        sys.stderr.write(last + (f"This message is also in {also}\n" if also else ""))
+        sys.stderr.flush()
+        wait_until_read(sys.stderr)
+        self._end(getattr(error, "exit_code", 5))
+
+    def _line(self, error: BaseException) -> str:
         what = error if isinstance(error, TilewrightError) else repr(error)
-        last = f"rank {self._comm.rank} on {os.uname().nodename}: {what}\n"
+        return f"rank {self._comm.rank} on {os.uname().nodename}: {what}\n"
+
+    def _log(self, error: BaseException) -> str:
+        """Write the error and the shard that failed to the job's logs. Returns the path of the file; "" without one."""
         blamed = isinstance(error, Exception) and not isinstance(error, TilewrightError)
         shard, record = self._shard if blamed else None, self._witness.record
         short = isinstance(error, MemoryError)  # counts as a kill from outside, as the kernel's OOM killer does
-        if self._logs:
-            add_line(self._logs, LOG, last)
-            if shard is not None and not self._staging.home:
-                note_death(self._logs, shard, record, repr(error), killed=short)
         if self._staging.home:
-            death = {"shard": shard, "record": record, "why": repr(error), "killed": short, "said": last}
+            death = {"shard": shard, "record": record, "why": repr(error), "killed": short, "said": self._line(error)}
             send(self._staging.home, death)
-        sys.stderr.write(last)
-        sys.stderr.flush()
-        self._end(getattr(error, "exit_code", 5))
+        elif self._logs and shard is not None:
+            note_death(self._logs, shard, record, repr(error), killed=short)
+        if self._logs and add_line(self._logs, LOG, self._line(error)):
+            return os.path.join(self._logs, LOG)
+        return ""
 
-    def _end(self, code: int) -> None:
+    def _end(self, code: int) -> NoReturn:
         self._witness.tell(all=True)
         self._comm.Abort(code)
         os._exit(code)
 
     def run(self, job: Job) -> None:
-        """On rank 0: run shards, until all shards of all ranks are committed."""
-        counter = self._serve()
+        """On rank 0: run shards, until all shards of all ranks are committed.
+
+        After an error, no other rank works on the job any more when the error is raised.
+        """
         job.stop.at_once = lambda: self._end(130)
         self._sign(job.directory)
+        self._output = job.directory.output
+        try:
+            self._lead(job, self._serve())
+        except TilewrightError as error:
+            self._end_others(error)
+            raise
+        finally:
+            job.stop.at_once = lambda: None
+        job.facts |= {"ranks": self._comm.size, **self._staging.facts}
+
+    def _lead(self, job: Job, counter: Counter) -> None:
         counter.begin(job)
         with trace.recording(job.directory, 0, job.settings.trace is not None, device=self.place.device):
             worker = self._open(job.task, job.directory)
@@ -169,26 +267,29 @@ class Mpi(Engine):
                     job.stop.check()
             finally:
                 worker.close()
-                job.stop.at_once = lambda: None
-        job.facts |= {"ranks": self._comm.size, **self._staging.facts}
 
     def tell(self, report: Report) -> None:
-        """On rank 0: send the report to the other ranks, which then exit."""
+        """On rank 0: send the report to the other ranks, which then exit. Raises the error of a rank that failed."""
         if self.lead:
+            self._serve().check()
             self._serve().post(Finished(report))
 
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
-        """On the other ranks: run the shards that rank 0 hands out, until rank 0 has finished. Returns its report."""
+        """On the other ranks: run the shards that rank 0 hands out, until rank 0 has finished. Returns its report.
+
+        Raises Ending if the job ends with an error.
+        """
+        self._output = output
         with stopping() as stop, ExitStack() as opened:
             stop.at_once = lambda: self._end(130)
-            link = Link(self._comm, stop, settings.watchdog)
+            link = self._link = Link(self._comm, stop, settings.watchdog)
             worker: Worker | None = None
             link.send(Hello())
             while not isinstance(message := link.receive(), Finished):
                 if isinstance(message, Begin):
                     began = begun(task) if self._staging.folder else message.began
                     if worker is None:
-                        directory = opened.enter_context(closing(self._directory(output, message)))
+                        directory = opened.enter_context(closing(self._staging.directory(output, message.manifest)))
                         self._sign(directory)
                         traced = settings.trace is not None
                         device = self.place.device
@@ -205,11 +306,6 @@ class Mpi(Engine):
             link.end()
             stop.at_once = lambda: None
             return message.report
-
-    def _directory(self, output: str, message: Begin) -> JobDirectory:
-        if self._staging.folder:
-            return self._staging.directory(output, message.manifest)
-        return _found(output)
 
     def _run(self, worker: Worker, directory: JobDirectory, given: Assignment, beat: RankBeat) -> Record:
         """Tell the witness, then run a shard."""
@@ -245,6 +341,19 @@ class Mpi(Engine):
         return worker
 
 
+def _meet(comm: Any) -> None:
+    """Wait until all ranks exit, so rank 0 has written its message before any rank exits.
+
+    Some launchers kill all ranks when one of them exits with an error.
+    """
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        arrived = comm.Ibarrier()
+        while not arrived.Test():
+            time.sleep(POLL_SECONDS)
+
+
 def _lines(ranks: list[tuple[str, str]]) -> list[str]:
     """One line per node with its ranks and their devices. ranks: (host, device) of each rank."""
     hosts: dict[str, list[str]] = {}
@@ -277,15 +386,3 @@ def _count_gpus() -> int:
     code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.hardware import gpus; print(len(gpus()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0
-
-
-def _found(output: str) -> JobDirectory:
-    """The directory that rank 0 made. Waits until this node's file system shows it."""
-    until = time.monotonic() + FOUND_SECONDS
-    while True:
-        try:
-            return JobDirectory(output)
-        except ResourceError:
-            if time.monotonic() > until:
-                raise
-        time.sleep(0.1)

@@ -1,84 +1,49 @@
-"""The messages between MPI ranks. Rank 0 hands out shards and supervises; the other ranks request shards.
+"""Rank 0 hands out shards and supervises; the other MPI ranks request shards (`rank_messages.py`).
 
 One thread of rank 0 handles all its messages, so a long shard on rank 0 does not delay other ranks. A waiting rank
 sends a heartbeat every second, and no rank waits longer than the watchdog. So no rank can hang the job, even rank 0.
+
+If a rank cannot go on, it tells rank 0 (`Failed`). Rank 0 tells all ranks (`Ended`), and reports the error. Then all
+ranks exit in order, so the launcher forwards everything that they have written.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tilewright.errors import InternalError
+from tilewright.errors import TilewrightError
 from tilewright.runtime.engines.deaths import assignments
 from tilewright.runtime.engines.local import START_SECONDS
+from tilewright.runtime.engines.rank_messages import (
+    Asked,
+    Begin,
+    Bye,
+    Ended,
+    Ending,
+    Failed,
+    Finished,
+    Hello,
+    NoResponse,
+    Want,
+    named,
+)  # fmt: skip
 from tilewright.runtime.engines.schedule import Assignment, Schedule, schedule
-from tilewright.runtime.engines.staging import Parcel, unpacked
+from tilewright.runtime.engines.staging import unpacked
 from tilewright.runtime.engines.witness import Witness, forget_deaths, note_death
-from tilewright.runtime.jobs.directory import MANIFEST, MOST_BYTES, Record
-from tilewright.runtime.jobs.merge import Report
+from tilewright.runtime.jobs.directory import MANIFEST, MOST_BYTES
 from tilewright.runtime.jobs.stop import Stop
 from tilewright.runtime.jobs.task import DOUBTED, Job
-from tilewright.runtime.jobs.unchanged import AsBegun
 
 POLL_SECONDS = 0.001  # between two polls for messages: MPI's own wait would occupy a core
 ALIVE_SECONDS = 1.0  # between two heartbeats of a waiting rank
+END_SECONDS = 10.0  # until all ranks must have answered that the job ends; after it, MPI_Abort stops them
 TO_LEAD, FROM_LEAD = 1, 2  # MPI message tags
-
-
-@dataclass
-class Hello:
-    """A rank's heartbeat, sent regularly while it waits or works. done, share: of its shard, see `task.Beat`.
-
-    record: the record that runs next, if it runs alone.
-    """
-
-    done: int = 0
-    record: int | None = None
-    share: float | None = None
-
-
-@dataclass
-class Want:
-    """A rank requests a shard: it has loaded its model and opened the input, or has finished its previous shard.
-
-    record: of the previous shard. parcel: the previous shard itself, if the node does not see the output.
-    """
-
-    record: Record | None = None
-    parcel: Parcel | None = None
-
-
-@dataclass
-class Asked:
-    """A rank received a signal that asks it to stop. name: of the signal."""
-
-    name: str
-
-
-@dataclass
-class Begin:
-    """Rank 0 has shards to run. began: the identities of the input files on rank 0. manifest: the bytes of the file."""
-
-    began: AsBegun
-    manifest: bytes
-
-
-@dataclass
-class Finished:
-    """Rank 0 has written the output; report: its report."""
-
-    report: Report
-
-
-@dataclass
-class Bye:
-    """The last message of a rank."""
 
 
 class Request(Protocol):
@@ -110,6 +75,7 @@ class Link:
         self._said = self._heard = time.monotonic()
         self._asked = False
         self._sent: list[Request] = []
+        self._arrived: list[object] = []  # messages that `receive` has not returned yet
 
     def send(self, message: object) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
@@ -117,25 +83,48 @@ class Link:
         self._said = time.monotonic()
 
     def pulse(self, done: int = 0, record: int | None = None, share: float | None = None) -> None:
-        """Send a heartbeat if the last one is old, or if a record runs alone next."""
+        """Send a heartbeat if the last one is old, or if a record runs alone next. Raises Ending if the job ends."""
         if self._stop.name and not self._asked:
             self._asked = True
             self.send(Asked(self._stop.name))
         if record is not None or time.monotonic() - self._said >= ALIVE_SECONDS:
             self.send(Hello(done, record, share))
+            self.listen()
 
     def receive(self) -> object:
-        """The next message that is not a heartbeat. Raises InternalError if rank 0 sends no heartbeat."""
-        heard = time.monotonic()
+        """The next message that is not a heartbeat.
+
+        Raises Ending if the job ends, and NoResponse if rank 0 sends no heartbeat.
+        """
+        self._heard = time.monotonic()
         while True:
             self.pulse()
-            if self._comm.iprobe(0, FROM_LEAD):
-                message = self._comm.recv(None, 0, FROM_LEAD)
-                heard = time.monotonic()
-                if not isinstance(message, Hello):
-                    return message
-            if time.monotonic() - heard > self._watchdog:
-                raise InternalError(f"rank 0 gave no response for {self._watchdog:g} s")
+            self.listen()
+            if self._arrived:
+                return self._arrived.pop(0)
+            if time.monotonic() - self._heard > self._watchdog:
+                raise NoResponse(f"rank 0 gave no response for {self._watchdog:g} s")
+            time.sleep(POLL_SECONDS)
+
+    def listen(self) -> None:
+        """Take the messages that have arrived. Raises Ending if the job ends."""
+        while self._comm.iprobe(0, FROM_LEAD):
+            message = self._comm.recv(None, 0, FROM_LEAD)
+            self._heard = time.monotonic()
+            if isinstance(message, Ended):
+                raise Ending(message.code)
+            if not isinstance(message, Hello):
+                self._arrived.append(message)
+
+    def fail(self, error: TilewrightError) -> None:
+        """Report an error to rank 0, and wait for its answer. Raises Ending when it arrives.
+
+        Returns if no answer arrives in time, or if rank 0 has already finished the job.
+        """
+        self.send(Failed(error, os.uname().nodename))
+        until = time.monotonic() + END_SECONDS
+        while time.monotonic() < until and not any(isinstance(message, Finished) for message in self._arrived):
+            self.listen()
             time.sleep(POLL_SECONDS)
 
     def end(self) -> None:
@@ -163,6 +152,7 @@ class Counter(threading.Thread):
         self._waiting: set[int] = set()  # ranks that wait for a shard
         self._others = set(range(1, comm.size))  # ranks that have not sent Bye
         self._asked = ""
+        self.failed: TilewrightError | None = None  # the error that ends the job; rank 0's main thread raises it
         self._finished = False  # True: the others receive no further message, and MPI fails if one is left over
         self.start()
 
@@ -175,10 +165,19 @@ class Counter(threading.Thread):
         self._posted.put(message)
 
     def given(self) -> Assignment | None:
-        """Rank 0's next shard; None when all shards are done, or when the job must stop and no shard runs."""
+        """Rank 0's next shard; None when all shards are done, or when the job must stop and no shard runs.
+
+        Raises the error of a rank that cannot go on.
+        """
         while True:
+            self.check()
             with suppress(queue.Empty):
                 return self._inbox.get(timeout=0.1)
+
+    def check(self) -> None:
+        """Raises the error of a rank that cannot go on."""
+        if self.failed:
+            raise self.failed
 
     @property
     def over(self) -> bool:
@@ -186,7 +185,8 @@ class Counter(threading.Thread):
         return self._schedule.over
 
     def pulse(self, done: int = 0, record: int | None = None, share: float | None = None) -> None:
-        """Note rank 0's own heartbeat."""
+        """Note rank 0's own heartbeat. Raises the error of a rank that cannot go on."""
+        self.check()
         self._heard[0] = now = time.monotonic()
         if record is not None or now - self._pulsed >= ALIVE_SECONDS:
             self._pulsed = now
@@ -197,18 +197,29 @@ class Counter(threading.Thread):
         self._posted.put(None)
         self.join()
 
+    def end(self, code: int) -> bool:
+        """Tell the other ranks that the job ends. Returns True when all have answered, False if one does not."""
+        self.post(Ended(code))
+        self.post(None)
+        self.join(END_SECONDS)
+        return not self.is_alive()
+
     def run(self) -> None:
         going = True
         while going or self._others:
             source, message = self._next()
             if message is None and source == 0:
                 going = False
-            elif message is not None:
-                self._hear(message, source)
-            else:
+            elif message is None:
                 time.sleep(POLL_SECONDS)
+            try:
+                if message is not None:
+                    self._hear(message, source)
+                if self._job:
+                    self._hand_out(self._job)
+            except TilewrightError as error:  # such as more failed records than the job allows
+                self._fail(error, 0, os.uname().nodename)
             if self._job:
-                self._hand_out(self._job)
                 self._watch(self._job)
         for request in self._sent:
             request.Wait()
@@ -245,10 +256,23 @@ class Counter(threading.Thread):
             self._asked = f"{message.name} of rank {source}"
         elif isinstance(message, Bye):
             self._others.discard(source)
-        elif isinstance(message, Finished):
-            self._job, self._finished = None, True
-            for rank in self._others:
-                self._send(message, rank)
+        elif isinstance(message, Failed):
+            self._fail(message.error, source, message.host)
+        elif isinstance(message, Finished | Ended):
+            self._finish(message)
+
+    def _fail(self, error: TilewrightError, rank: int, host: str) -> None:
+        """End the job because of the error of a rank."""
+        if not self.failed:
+            self.failed = named(error, rank, host)
+        self._finish(Ended(error.exit_code))
+
+    def _finish(self, message: Finished | Ended) -> None:
+        """Send the others the last message."""
+        others = () if self._finished else self._others
+        self._job, self._finished = None, True
+        for rank in others:
+            self._send(message, rank)
 
     def _start(self, job: Job) -> None:
         self._job, self._schedule = job, schedule(assignments(job.directory, job.todo), job.claim)
@@ -278,7 +302,7 @@ class Counter(threading.Thread):
                     self._inbox.put(given) if rank == 0 else self._send(given, rank)
 
     def _watch(self, job: Job) -> None:
-        """Raises InternalError with the rank that sends no heartbeat, and Interrupted at the end of the grace time."""
+        """Raises NoResponse with the rank that sends no heartbeat, and Interrupted at the end of the grace time."""
         now = time.monotonic()
         if job.stop.left(job.settings.grace) <= 0:
             job.stop.check()
@@ -293,7 +317,7 @@ class Counter(threading.Thread):
                     doing = f", while it ran shard {pace.at.shard}"
                     record = self._alone.get(rank) if pace.at.alone else None
                     note_death(job.directory.logs.path, pace.at.shard, record, why)
-                raise InternalError(f"rank {rank} gave {why}{doing}")
+                raise NoResponse(f"rank {rank} gave {why}{doing}")
 
 
 class RankBeat:

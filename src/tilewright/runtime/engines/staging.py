@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -33,6 +34,7 @@ READ = ("model", "input", "kernel")  # fields of a job with paths that every ran
 WRITTEN = ("output", "image")  # fields with paths that a job writes
 LEADS = ("answers", "table_path")  # fields with paths that only rank 0 uses
 BLOCK = 16 << 20  # bytes per broadcast
+FOUND_SECONDS = 30.0  # until other nodes must see a new directory: NFS caches a directory for this long
 NODE = "tilewright-node-"  # prefix of the name of a node's temporary folder
 
 
@@ -78,7 +80,10 @@ class Staging:
     """The files of one node's ranks. Every rank must call `share`.
 
     folder: the node's temporary folder; None on a node that sees rank 0's files. facts: entries of the job's report.
+    apart: True while ranks exchange files, and so cannot exchange other messages.
     """
+
+    apart = False
 
     def __init__(self, comm: Any, node: Any) -> None:
         self._comm, self._node = comm, node
@@ -94,6 +99,7 @@ class Staging:
         """
         if shared == "yes" or self._node.size == self._comm.size:  # the latter: there is only one node
             return job
+        self.apart = True
         leaders = self._comm.Split(0 if self._node.rank == 0 else 1, self._comm.rank)
         lead = self._comm.rank == 0
         offer: Offer = self._comm.bcast(self._offer(job, shared) if lead else None)
@@ -103,13 +109,18 @@ class Staging:
             lacking = leaders.allreduce(0 if sees else 1)
             if lead:
                 _forget(offer)
-            if lacking:
-                self._send(leaders, offer, sees=sees, lacking=lacking)
+        if refusal := self._comm.bcast(_refusal(offer, lacking, leaders.size) if lead and lacking else None):
+            self.apart = False
+            raise refusal
+        if lacking:
+            self._send(leaders, offer, sees=bool(sees), lacking=lacking)
         sees = self._node.bcast(sees)
         home = self._comm.bcast(listen() if lead and lacking else "")
+        self.folder = self._node.bcast(self.folder)
+        self.apart = False
         if sees:
             return job
-        self.folder, self.home = self._node.bcast(self.folder), home
+        self.home = home
         return staged(offer, self.folder)
 
     def notices(self) -> list[str]:
@@ -121,7 +132,9 @@ class Staging:
         return [f"Sent {files} ({sent['bytes']:,} bytes) to {nodes} not see the files of rank 0"]
 
     def directory(self, output: str, manifest: bytes) -> JobDirectory:
-        """Open this node's job directory. It gets rank 0's manifest if it has none."""
+        """Open rank 0's job directory, or this node's own one. That gets rank 0's manifest if it has none."""
+        if not self.folder:
+            return _found(output)
         directory = JobDirectory(output, make=True)
         if MANIFEST not in directory.root:
             directory.root.place(MANIFEST, manifest)
@@ -150,19 +163,8 @@ class Staging:
     def _send(self, leaders: Any, offer: Offer, *, sees: bool, lacking: int) -> None:
         """Send all files from rank 0 to the first rank of each node that does not see them.
 
-        lacking: the number of these nodes. Raises UsageError if the input has many files, and for --trace, because
-        these nodes could not write to the trace.
+        lacking: the number of these nodes.
         """
-        if hasattr(offer.job, "source") and offer.job.input and is_many(offer.job.input):
-            what = (
-                f"{lacking} of {leaders.size} nodes do not see the job's files, and one file alone can be sent as input"
-            )
-            raise UsageError(what, path=offer.job.input, remedy="give one file, or use a shared file system")
-        if offer.job.settings.trace:
-            what = f"{lacking} of {leaders.size} nodes do not see the job's files, and could not write the trace"
-            raise UsageError(
-                what, path=offer.job.settings.trace, remedy="leave out --trace, or use a shared file system"
-            )
         lead = leaders.rank == 0
         group = leaders.Split(0 if lead or not sees else 1, leaders.rank)
         if sees and not lead:
@@ -179,6 +181,21 @@ class Staging:
             if not lead and not source.size:
                 _append(os.path.join(self.folder or "", source.name), 0, bytearray())
         self.facts = {"sent": {"nodes": lacking, "files": len(offer.sources), "bytes": sent}}
+
+
+def _refusal(offer: Offer, lacking: int, nodes: int) -> UsageError | None:
+    """The error of a job that needs files on all nodes: one with many files as input, or with --trace.
+
+    lacking: how many of the nodes do not see the files. They could not write to the trace.
+    """
+    what = f"{lacking} of {nodes} nodes do not see the job's files, and"
+    if hasattr(offer.job, "source") and offer.job.input and is_many(offer.job.input):
+        what = f"{what} one file alone can be sent as input"
+        return UsageError(what, path=offer.job.input, remedy="give one file, or use a shared file system")
+    if offer.job.settings.trace:
+        remedy = "leave out --trace, or use a shared file system"
+        return UsageError(f"{what} could not write the trace", path=offer.job.settings.trace, remedy=remedy)
+    return None
 
 
 def staged(offer: Offer, folder: str) -> Any:
@@ -327,3 +344,15 @@ def _append(path: str, at: int, block: bytearray) -> None:
         what = f"a file of the job cannot be stored on {os.uname().nodename}: {(error.strerror or '').lower()}"
         remedy = "set TMPDIR to a folder of this node with more space"
         raise ResourceError(what, path=path, remedy=remedy) from error
+
+
+def _found(output: str) -> JobDirectory:
+    """The directory that rank 0 made. Waits until this node's file system shows it."""
+    until = time.monotonic() + FOUND_SECONDS
+    while True:
+        try:
+            return JobDirectory(output)
+        except ResourceError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.1)

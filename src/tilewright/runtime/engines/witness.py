@@ -380,10 +380,12 @@ def forget_deaths(logs: str, shard: int) -> None:
     add_line(logs, DEATHS, json.dumps({"shard": shard, "record": None, "why": "", "forget": True}) + "\n")
 
 
-def add_line(logs: str, name: str, line: str) -> None:
-    """Append a line to a file in the job's logs. Errors are ignored, because the job stops anyway."""
+def add_line(logs: str, name: str, line: str) -> bool:
+    """Append a line to a file in the job's logs. Returns False after an error, because the job stops anyway."""
     with suppress(OSError, ValueError):  # ValueError: a name with a NUL byte
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(os.path.join(logs, name), flags, 0o666)
         os.write(fd, line.encode(errors="surrogateescape"))
         os.close(fd)
+        return True
+    return False

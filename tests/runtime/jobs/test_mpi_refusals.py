@@ -1,0 +1,233 @@
+"""A refusal reaches the user whenever the launcher reads stderr: all ranks exit in order, and none calls MPI_Abort."""
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tilewright.errors import InputError, InternalError, TilewrightError, UsageError
+from tilewright.runtime.engines import ranks as messages
+from tilewright.runtime.engines.inline import Inline
+from tilewright.runtime.engines.launchers import wait_until_read
+from tilewright.runtime.engines.mpi import Mpi
+from tilewright.runtime.jobs.run import run
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+HAS_MPI = MPIEXEC.exists() and importlib.util.find_spec("mpi4py")
+HOST = os.uname().nodename
+ABORTED = 77  # exit code of a rank that calls MPI_Abort in `toy_jobs.orderly_main`
+
+
+@pytest.fixture
+def ranks(place):
+    """Runs a job on ranks; (exit code, stderr, what the ranks noted in order: "wrote" on stderr, "exits")."""
+
+    def call(count, **said):
+        python, flag, code, given = place.command(engine="mpi", **said)
+        code = code.replace("toy_jobs.main()", f"toy_jobs.orderly_main({place.notes!r}, {ABORTED})")
+        command = [str(MPIEXEC), "-n", str(count), python, flag, code, given]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        noted = Path(place.notes, "order")
+        return done.returncode, done.stderr, noted.read_text().split() if noted.exists() else []
+
+    return call
+
+
+@pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed: pip install mpi4py mpich")
+@pytest.mark.parametrize("count", [1, 3])
+def test_rank_0_writes_its_refusal_before_any_rank_exits(place, ranks, count):
+    """Some launchers kill all ranks when one of them exits with an error."""
+    run(place.task(), place.output, Inline())
+    place.fill(44)
+    code, errors, noted = ranks(count)
+    assert code == 2 and "the size of the input was" in errors, errors
+    assert (f"(rank 0 on {HOST})" in errors) == (count > 1), errors
+    assert noted == ["wrote", *["exits"] * count]
+
+
+@pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed: pip install mpi4py mpich")
+@pytest.mark.parametrize("record", [2, 30])
+def test_rank_0_writes_the_refusal_of_any_rank(place, ranks, record):
+    """It names the rank. The other ranks stop within their shards, and the next run goes on."""
+    knobs = {"trouble": {record: ["error", 1]}, "slow": 0.05}
+    code, errors, noted = ranks(3, knobs=knobs, options={"shard_size": 10})
+    assert code == 3, errors
+    rank = next(rank for shard, _, rank in place.begun() if shard == record // 10)
+    assert errors == f"in.bin, record {record}: is not to my taste (rank {rank} on {HOST})\n"
+    assert noted == ["wrote", "exits", "exits", "exits"]
+    assert place.temporary() == []
+    run(place.task(), place.output, Inline())
+    place.check()
+
+
+@pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed: pip install mpi4py mpich")
+def test_too_many_failed_records(place, ranks):
+    """The thread of rank 0 that handles messages finds it."""
+    Path(place.input).write_bytes(b"good\nbad\n" * 100)
+    code, errors, noted = ranks(3, task="upper", options={"max_errors": 3})
+    assert code == 5 and "bad and 3 are allowed" in errors and f"(rank 0 on {HOST})" in errors, errors
+    assert noted == ["wrote", "exits", "exits", "exits"]
+
+
+class Letters:
+    """A communicator as rank `rank` of two sees it: `arriving` are the other rank's messages, after the first is sent.
+
+    answers: a message for each that is sent.
+    """
+
+    size = 2
+
+    def __init__(self, rank, answers):
+        self.rank, self.answers, self.arriving, self.sent = rank, answers, [], []
+
+    def isend(self, message, dest, tag):
+        self.sent.append(message)
+        self.arriving += self.answers(message)
+        return SimpleNamespace(Test=lambda: True, Wait=lambda: None)
+
+    def iprobe(self, source=None, tag=None):
+        return bool(self.arriving)
+
+    def recv(self, buf=None, source=None, tag=None):
+        return self.arriving.pop(0)
+
+
+def test_a_rank_that_fails_before_rank_0_has_a_job():
+    """The other ranks are told at once, and rank 0 raises the error when it can."""
+    comm = Letters(0, lambda message: [(1, messages.Bye())])
+    comm.arriving.append((1, messages.Failed(UsageError("no such label", path="m"), "node2")))
+    counter = messages.Counter(comm)
+    assert counter.end(2) and comm.sent == [messages.Ended(2)]
+    for raises in (counter.check, counter.given, counter.pulse):
+        with pytest.raises(UsageError, match=r"^m: no such label \(rank 1 on node2\)$"):
+            raises()
+
+
+def test_a_rank_that_fails_waits_for_its_answer():
+    """Whatever arrives before."""
+    error = InputError("is not to my taste")
+    before = [messages.Hello(), messages.Begin(None, b"")]
+    link = messages.Link(Letters(1, lambda message: [*before, messages.Ended(3)]), messages.Stop(), 60.0)
+    with pytest.raises(messages.Ending) as caught:
+        link.fail(error)
+    assert caught.value.code == 3
+    done = messages.Link(Letters(1, lambda message: [messages.Finished(None)]), messages.Stop(), 60.0)
+    done.fail(error)  # rank 0 has finished the job, so this rank stops all ranks
+
+
+def test_a_rank_that_works_hears_that_the_job_ends(monkeypatch):
+    """At a heartbeat. What else has arrived is received later."""
+    monkeypatch.setattr(messages, "ALIVE_SECONDS", 0.0)
+    comm = Letters(1, lambda message: [])
+    link = messages.Link(comm, messages.Stop(), 60.0)
+    comm.arriving.append(begin := messages.Begin(None, b""))
+    link.pulse(1)
+    assert link.receive() is begin
+    comm.arriving.append(messages.Ended(5))
+    with pytest.raises(messages.Ending):
+        link.pulse(2)
+
+
+def test_rank_0_waits_only_so_long(monkeypatch):
+    """A rank in a long record does not answer; then MPI_Abort stops it."""
+    monkeypatch.setattr(messages, "END_SECONDS", 0.05)
+    comm = Letters(0, lambda message: [])
+    counter = messages.Counter(comm)
+    assert not counter.end(2)
+    comm.arriving.append((1, messages.Bye()))
+    counter.join(60)
+    assert not counter.is_alive()
+
+
+def unread(fd):
+    """Bytes in a pipe."""
+    return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
+
+
+@contextlib.contextmanager
+def slow_launcher():
+    """(stderr of a rank, what was read of it): a launcher that reads it late."""
+    reader, writer = os.pipe()
+    heard = []
+
+    def read():
+        time.sleep(0.1)
+        while piece := os.read(reader, 1 << 16):
+            heard.append(piece.decode())
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    with open(writer, "w") as stream:
+        yield stream, heard
+    thread.join()
+    os.close(reader)
+
+
+class Stopped(Exception):
+    """Stands for the end of a process."""
+
+
+def aborting(monkeypatch, output=None, logs=None):
+    """An engine whose MPI_Abort raises Stopped, and the number of bytes that the launcher had not read by then."""
+    engine, left = Mpi(), []
+
+    def abort(code):
+        left.append(unread(sys.stderr.fileno()))
+        raise Stopped(code)
+
+    engine._comm = SimpleNamespace(rank=1, Abort=abort)
+    engine._witness = SimpleNamespace(tell=lambda **what: None, record=None)
+    engine._staging = SimpleNamespace(home="")
+    engine._output, engine._logs = output, logs
+    return engine, left
+
+
+@pytest.mark.parametrize("error", [UsageError("no such label"), ZeroDivisionError("record 2")])
+def test_mpi_abort_comes_after_the_launcher_has_read_the_message(monkeypatch, tmp_path, error):
+    """The message is also in a file, and says where."""
+    for engine_logs, beside in ((str(tmp_path), "ranks.log"), (None, "out.ranks.log")):
+        engine, left = aborting(monkeypatch, str(tmp_path / "out"), engine_logs)
+        with slow_launcher() as (stream, heard):
+            monkeypatch.setattr(sys, "stderr", stream)
+            with pytest.raises(Stopped):
+                engine.abort(error)
+        what = str(error) if isinstance(error, TilewrightError) else repr(error)
+        line = f"rank 1 on {HOST}: {what}\n"
+        assert left == [0]
+        assert "".join(heard).endswith(f"{line}This message is also in {tmp_path / beside}\n")
+        assert (tmp_path / beside).read_text() == line
+
+
+def test_no_file_is_named_that_could_not_be_written(monkeypatch, tmp_path):
+    engine, _ = aborting(monkeypatch, str(tmp_path / "nowhere/out"))
+    with slow_launcher() as (stream, heard):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(Stopped):
+            engine.abort(InternalError("damaged"))
+    assert "".join(heard) == f"rank 1 on {HOST}: damaged\n"
+
+
+def test_nobody_reads(monkeypatch, tmp_path):
+    """The wait has a limit, and what is no pipe is not waited for."""
+    monkeypatch.setattr("tilewright.runtime.engines.launchers.READ_SECONDS", 0.05)
+    reader, writer = os.pipe()
+    with open(writer, "w", buffering=1) as stream:
+        stream.write("unread\n")
+        wait_until_read(stream)
+        assert unread(reader) == len("unread\n")
+    os.close(reader)
+    monkeypatch.setattr("tilewright.runtime.engines.launchers.READ_SECONDS", 1e9)
+    with open(tmp_path / "file", "w") as stream:
+        wait_until_read(stream)
+    wait_until_read(stream)  # closed
+    wait_until_read(None)

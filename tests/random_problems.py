@@ -28,7 +28,7 @@ from tilewright.ops.core.launch import threads
 from tilewright.ops.core.needs import amx_tiles
 from tilewright.simd import amx
 
-TILE_LANES = 16  # of every CPU that has AMX tiles
+TILE_LANES = 16  # what kernels on AMX tiles need; kernels of 16 lanes run on any CPU
 TRIES = 4000  # problems drawn until a rung takes one
 EMULATED = (
     "gemm.cpu.amx.multiply",
@@ -61,7 +61,7 @@ def reproducer(op: str, rung: str, seed: int, lanes: int | None = None) -> str:
 
 @contextmanager
 def vectors_of(lanes: int | None) -> Iterator[None]:
-    """Kernels for vectors of `lanes` float32; None: this machine's."""
+    """Kernels for vectors of `lanes` float32; None: this machine's. Also a decorator of tests."""
     ladders = [ladder_of(op) for op in RANDOM]
     kept = vars(CPU)["lanes"]
     if lanes:

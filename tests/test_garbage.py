@@ -12,9 +12,13 @@ from tilewright.garbage import exempt_loaded, loaded_exempt
 
 @pytest.fixture(autouse=True)
 def none_exempt():
-    """The tests' own objects are exempt, see conftest.py: not here."""
+    """The tests' own objects are exempt, see conftest.py: not here. Nor do callbacks run: earlier tests of the process
+    may have left those of workers and of libraries."""
+    kept = list(gc.callbacks)
+    gc.callbacks.clear()
     gc.unfreeze()
     yield
+    gc.callbacks[:] = kept
     gc.freeze()
 
 
@@ -64,12 +68,25 @@ def test_objects_that_the_interpreter_exempts_count_for_nothing(monkeypatch):
 
 
 def test_a_worker_exempts_what_its_first_full_collection_leaves():
-    callbacks, garbage = list(gc.callbacks), weakref.ref(Cycle())
+    garbage = weakref.ref(Cycle())
     exempt_loaded()
     gc.collect(1)
     assert gc.get_freeze_count() == 0
     gc.collect()
-    assert gc.get_freeze_count() > 10_000 and garbage() is None and gc.callbacks == callbacks
+    assert gc.get_freeze_count() > 10_000 and garbage() is None and gc.callbacks == []
+
+
+def test_callbacks_of_others_hear_the_end_of_that_collection():
+    """A library's callback gets "start" and "stop" of every collection, wherever it is in the list."""
+    heard = []
+    before, after, last = ((lambda phase, info, name=name: heard.append((name, phase))) for name in "abc")
+    gc.callbacks.append(before)
+    exempt_loaded()
+    exempt_loaded()  # a second worker in this process
+    gc.callbacks.extend([after, last])
+    gc.collect()
+    assert heard == [(name, phase) for phase in ("start", "stop") for name in "abc"]
+    assert gc.callbacks == [before, after, last] and gc.get_freeze_count() > 10_000
 
 
 def test_no_library_is_collected_while_calls_are_measured():

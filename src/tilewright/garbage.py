@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 FEW = 1000  # CPython 3.12 itself exempts 375 objects
 
@@ -17,13 +18,18 @@ FEW = 1000  # CPython 3.12 itself exempts 375 objects
 def exempt_loaded() -> None:
     """Exempt the objects that the next full collection leaves. For a process that only runs shards. It waits for that
     collection because garbage of the loading would be exempt too, and a process with little work needs none."""
+    if _exempt_once not in gc.callbacks:
+        gc.callbacks.append(_exempt_once)
 
-    def ended(phase: str, info: dict[str, int]) -> None:
-        if phase == "stop" and info["generation"] == 2:
-            gc.callbacks.remove(ended)
-            gc.freeze()
 
-    gc.callbacks.append(ended)
+def _exempt_once(phase: Literal["start", "stop"], info: dict[str, int]) -> None:
+    """A callback of the garbage collector: after a full collection it exempts what is left and removes itself."""
+    if phase == "stop" and info["generation"] == 2:
+        own = gc.callbacks.index(_exempt_once)
+        del gc.callbacks[own]
+        gc.freeze()
+        if own < len(gc.callbacks):  # CPython goes on with the next index and so skips the callback that moved here
+            gc.callbacks[own](phase, info)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from random_problems import TILE_LANES, vectors_of
 from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
@@ -98,6 +99,7 @@ def test_a_row_that_is_not_finite_says_so_and_spoils_no_other(rung, wrong, rng):
     ("float32", (fused.running_sum,)), ("bfloat16", (fused.running_sum,)),
     ("bfloat16", (fused.largest_only, fused.sum_only)),
 ])  # fmt: skip
+@vectors_of(TILE_LANES)
 def test_tiles_end_in_the_same_sums(dtype, finishers, rng):
     """The AMX kernels on emulated tiles: of float32 in two limbs, or of bfloat16."""
     from tilewright.ops.gemm.cpu import words

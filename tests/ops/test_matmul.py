@@ -8,6 +8,7 @@ import pytest
 import tilewright as tw
 import tilewright.ops.matmul as matmul_module
 from compare import Guarded, compare
+from random_problems import TILE_LANES, vectors_of
 from tilewright.bench.sizes import matmul as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware import cpu
@@ -19,10 +20,12 @@ from tilewright.ops.gemm.cpu import amx
 from tilewright.ops.gemm.cpu.words import pack_limbs, pack_words
 from tilewright.ops.gemm.operands import Epilogue, Rows
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare
+from tilewright.simd import amx as simd_amx
 
 
 @pytest.mark.parametrize("limbs", [1, 2])
 @pytest.mark.parametrize(("M", "N", "K"), [(37, 50, 40), (32, 32, 32), (3, 70, 1600)])
+@vectors_of(TILE_LANES)
 def test_amx_kernels_on_emulated_tiles(limbs, M, N, K, rng):
     """Packing, edges, blocks of K, residual and epilogue of the tile kernels, where the CPU has no tiles."""
     dtype = "bfloat16" if limbs == 1 else "float32"
@@ -48,6 +51,7 @@ def rounded_alike(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize(("M", "N", "K"), [(37, 50, 64), (64, 130, 32), (3, 70, 1536)])
+@vectors_of(TILE_LANES)
 def test_amx_kernels_read_and_write_bfloat16(M, N, K, rng):
     """The bits of the float32 operands' result, rounded."""
     a, b = rng.standard_normal((M, K), dtype=np.float32).astype(BFLOAT16), rng.standard_normal((K, N), dtype=np.float32)
@@ -61,6 +65,16 @@ def test_amx_kernels_read_and_write_bfloat16(M, N, K, rng):
     rounded = np.zeros((M, N + 1), BFLOAT16)
     amx.multiply(Rows(a, None), weights, rounded[:, :N], epilogue, emulated=True)
     assert rounded_alike(rounded[:, :N], wanted.astype(BFLOAT16)) and not rounded[:, N].any()
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_tiles_need_the_panels_of_wide_vectors(lanes, monkeypatch):
+    """A virtual machine may offer AMX and hide AVX-512. Panels are narrower then than the tiles' 32 columns."""
+    monkeypatch.setattr(simd_amx, "available", lambda: True)
+    with vectors_of(lanes):
+        for name, dtype in (("cpu.amx", "bfloat16"), ("cpu.limbs", "float32")):
+            why = ladder.rungs[name].refuses(Problem(64, 1024, dtype))
+            assert not why if lanes == 16 else f"vectors of {lanes} lanes" in why[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

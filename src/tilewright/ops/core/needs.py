@@ -55,10 +55,13 @@ def divides(field: str, divisor: int):
 
 
 def amx_tiles(problem) -> str | None:
-    """a CPU with AMX bfloat16 tiles"""
+    """a CPU with AMX bfloat16 tiles and vectors of 16 lanes"""
     from tilewright.simd import amx
 
-    return None if amx.available() else "this CPU or its operating system offers no AMX bfloat16 tiles"
+    if not amx.available():
+        return "this CPU or its operating system offers no AMX bfloat16 tiles"
+    lanes = cpu().lanes  # panels are two vectors wide, and tiles read panels of 32 columns
+    return None if lanes == 16 else f"this CPU has vectors of {lanes} lanes; kernels on AMX tiles need 16 (AVX-512)"
 
 
 def on(device: str, *names: str):

@@ -33,6 +33,7 @@ from tilewright.ops.gemm.cpu.epilogue import (
 )
 from tilewright.ops.gemm.cpu.loops import Operands, Product, columns_of, finish_empty
 from tilewright.ops.gemm.cpu.pack import Source
+from tilewright.ops.gemm.cpu.tiling import TILINGS
 from tilewright.ops.gemm.cpu.words import TILE_WORDS, in_words, words_of
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.simd import amx
@@ -274,6 +275,7 @@ def block_rows(limbs: int, tiles, finish):
 def product_kernel(limbs: int, emulated: bool, finish=finisher, words: bool = False):
     """The kernel for one or two limbs, on the hardware's tiles or on their emulation. finish, words: see
     `loops.product_kernel`."""
+    assert TILINGS[cpu().lanes].NR == BLOCK, "tiles read panels of 32 columns, those of vectors of 16 lanes"
     tiles = amx.Emulated if emulated else amx.Hardware
     pack_block, down_rows = tile_packer(limbs, words), block_rows(limbs, tiles, finish)
     configure, release = tiles.configure, tiles.release

@@ -69,7 +69,29 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """What collecting the tests has made stays: the garbage collector need not search it again and again."""
     gc.collect()
+    remember_the_exempt()
     gc.freeze()
+
+
+def remember_the_exempt():
+    """`gc.get_freeze_count` visits all exempt objects: 900,000 here, for 0.1 s, and each job in this process calls it.
+    From now on it does so once after each `gc.freeze` or `gc.unfreeze`."""
+    count, known = gc.get_freeze_count, []
+
+    def remembered() -> int:
+        if not known:
+            known.append(count())
+        return known[0]
+
+    def forgetting(change):
+        def changed() -> None:
+            known.clear()
+            change()
+
+        return changed
+
+    gc.get_freeze_count = remembered
+    gc.freeze, gc.unfreeze = forgetting(gc.freeze), forgetting(gc.unfreeze)
 
 
 def pytest_sessionfinish():

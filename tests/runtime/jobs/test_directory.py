@@ -256,15 +256,8 @@ def cut_power(place, target, monkeypatch, nth, quick):
     return True
 
 
-@pytest.mark.parametrize(
-    ("seconds", "quick"),
-    [
-        pytest.param(0.0, True, id="each-quick"),
-        pytest.param(0.0, False, id="each-slow", marks=pytest.mark.long),
-        pytest.param(100.0, True, id="together-quick", marks=pytest.mark.long),
-        pytest.param(100.0, False, id="together-slow"),
-    ],
-)
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "slow"])
+@pytest.mark.parametrize("seconds", [0.0, 100.0], ids=["each", "together"])
 def test_power_cuts_after_every_call(place, tmp_path_factory, monkeypatch, quick, seconds):
     """seconds: the names of shards are flushed each, or all at the end."""
     monkeypatch.setattr(module, "SYNC_SECONDS", seconds)

@@ -137,19 +137,8 @@ def test_an_input_that_changes_meanwhile(place, how):
         run(place.task(), place.output, Inline())
 
 
-QUICK = (errno.ENOSPC, False), (errno.EIO, True)  # a full disk once, and a broken one from there on
-FAULTS = [(number, lasting) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO) for lasting in (False, True)]
-
-
-@pytest.mark.parametrize(
-    ("number", "lasting"),
-    [
-        pytest.param(
-            *fault, id=f"{errno.errorcode[fault[0]]}-{fault[1]}", marks=[pytest.mark.long] * (fault not in QUICK)
-        )
-        for fault in FAULTS
-    ],
-)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("lasting", [False, True])
 def test_every_call_of_the_system_fails_once(place, monkeypatch, number, lasting):
     """For every N: exit code 4 with path and reason, or the job did without; the earlier output stays; the rerun."""
     task = toy_jobs.Upper(place.input)

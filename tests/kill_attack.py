@@ -157,10 +157,18 @@ def fill(verbs, path):
     zarr.create_array(str(path / "v.zarr"), shape=volume.shape, chunks=(8, 16, 16), dtype="f4")[...] = volume
 
 
-def warm(prefix):
-    """Commands that load all that the cases need. prefix: of the names of their outputs."""
-    for number, case in enumerate(CASES.values()):
-        yield case.warmed(f"{prefix}{number}")
+def warm(prefix, request):
+    """Commands that load all that the cases need which the module of `request` runs in this session. prefix: of the
+    names of their outputs."""
+    params = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
+    names = {given["name"] for given in params if "name" in given}
+    for number, (name, case) in enumerate(CASES.items()):
+        if name in names:
+            yield case.warmed(f"{prefix}{number}")
 
 
 class Attack:

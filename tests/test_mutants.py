@@ -11,9 +11,13 @@ from mutating import mutants, survey
 
 FEW = {"job": 8, "blosc": 24, "zarr": 60}  # of kinds that are many
 MANY = {"job": 500, "blosc": 2_000}
-# in the long tests alone: further models, and files of a job's directory that few mutants tell enough of
+# in the long tests alone: further models, files of a job's directory that few mutants tell enough of, and outputs whose
+# sealed files have the same fields as those of another output of their verb
 LATER = re.compile(
     r"job .*(classify\.bert|embed\.kept|\.opt|\.gpt_neox)\."
+    r"|job (record|content|manifest|report) .*(classify\.parquet|kept\.parquet|generate\.parquet|score\.jsonl)$"
+    r"|job (record|content|manifest|report) .*\.(nii\.gz|txt|png|bmp)$"
+    r"|job shard .*(kept\.parquet|txt|bmp)$"
     r"|job (place|owner|request) .*(convolve|draw)|job (place|owner|made|lines|lease) (?!forged)"
 )
 NAMES = [pytest.param(name, marks=pytest.mark.long if LATER.match(name) else ()) for name in KINDS]

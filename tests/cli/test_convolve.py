@@ -26,7 +26,9 @@ def one_paragraph(errors):
     return lines[0]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(n, marks=[pytest.mark.long] * (n == 3)) for n in CASES]
+)  # of 128 x 128 x 128
 def test_the_courses_cases(run, case):
     array, weights = course_case(case)
     wanted = ndimage.correlate(array.astype(np.float64), weights.astype(np.float64), mode="constant")

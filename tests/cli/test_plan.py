@@ -333,7 +333,8 @@ def tiny(folder, verb, form):
 @pytest.mark.parametrize(
     ("verb", "form"),
     [
-        pytest.param(verb, form, marks=[pytest.mark.long] if i else [])
+        # of classify and convolve the larger jobs above tell
+        pytest.param(verb, form, marks=[pytest.mark.long] if i or verb in ("classify", "convolve") else [])
         for verb in FORMS
         for i, form in enumerate(FORMS[verb])
     ],

@@ -27,7 +27,8 @@ INPUTS = {  # files that guides suppose
     "lines.txt": "To be, or not to be:\nMy lord,\n",
 }
 SECONDS = 400  # that a block may take: kernels may have to be compiled
-LONG = {"embed", "hugging-face", "first-kernel", "pytorch-models", "timeline"}  # they import PyTorch, or run for long
+# they import PyTorch, run for long, or start many processes for verbs that other pages and tests start, too
+LONG = {"embed", "hugging-face", "first-kernel", "pytorch-models", "timeline", "show", "slurm", "switches", "cluster"}
 IN_REPOSITORY = {"first-kernel"}  # their commands run in the root of a copy of the repository
 VARIES = re.compile(r"\.\.\.|\d\.\d")  # a shown line with one of these is not compared
 PAGES = [DOCS / "index.md", *pages("tutorials", "guide")]

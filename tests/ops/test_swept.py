@@ -80,6 +80,13 @@ def test_each_value_is_within_the_bound_or_refused(rung, rng):
 ROWS = [(op, name) for op in ("batchnorm", "elementwise") for name in ("simt.naive", "simt.vectors")]
 TREES = [("softmax", "simt.shared"), ("layernorm", "simt.shared")]  # block changes the order of their sums
 
+QUICK = [("batchnorm", "simt.naive"), ("elementwise", "simt.vectors")]  # the others have the same loop over a row
+
+
+def rarely(slow):
+    """The marks of a case that only `make test-long` runs in the simulator."""
+    return [pytest.mark.long] if slow and not gpu.ON_GPU else []
+
 
 def rows_case(op):
     """A case of one row of 68 elements, more than the smallest block has threads."""
@@ -90,7 +97,9 @@ def rows_case(op):
 
 
 @pytest.mark.usefixtures("simulated_gpu")
-@pytest.mark.parametrize(("op", "name"), ROWS + TREES)
+@pytest.mark.parametrize(
+    ("op", "name"), [*(pytest.param(*one, marks=rarely(one not in QUICK)) for one in ROWS), *TREES]
+)
 def test_each_block_size_is_within_the_bound(op, name, rng):
     rung, case = importlib.import_module(f"tilewright.ops.{op}.ladder").ladder.rungs[name], rows_case(op)
     if why := rung.refuses(case.problem):
@@ -130,7 +139,7 @@ SHAPES = [(8, 8), (32, 8), (8, 32), (3, 5)]  # block_rows, block_columns: beside
 
 
 @pytest.mark.usefixtures("simulated_gpu")
-@pytest.mark.parametrize("name", ["simt.memory", "simt.register", "simt.coalesced"])
+@pytest.mark.parametrize("name", [pytest.param("simt.memory", marks=rarely(True)), "simt.register", "simt.coalesced"])
 def test_every_shape_of_a_block_writes_all_of_out_with_the_same_bits(name, rng):
     spec, rung = importlib.import_module("tilewright.bench.sizes.matmul"), ladder.rungs[name]
     if why := rung.refuses(PROBLEM):

@@ -71,7 +71,9 @@ def command(*arguments: str) -> None:
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-2000:]}"
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(
+    "part", [0, 1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("kind", RANDOM)
 def test_a_few_models(kind, part):
     """The numbers below 4 * FEW: the same in every run."""

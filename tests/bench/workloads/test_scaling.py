@@ -140,7 +140,7 @@ def test_a_run_that_fails(setting, monkeypatch):
         bench("dcgan", 10, setting, print)
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", [pytest.param(job, marks=[pytest.mark.long] * (job == "dcgan-pixels")) for job in JOBS])
 @pytest.mark.parametrize("workers", [(1,), pytest.param((1, 2), marks=pytest.mark.long)])
 def test_whole_runs(tmp_path, monkeypatch, workers, job):
     """The whole way: rows whose times are those of the shards."""

@@ -26,9 +26,9 @@ REASON = os.strerror(errno.ENOSPC)[1:]
 
 
 @pytest.fixture(scope="module")
-def pair(cases):
+def pair(cases, request):
     """(a directory with all inputs, two that run commands in it, each in processes of its own)."""
-    both = [Forked(cases, *warm(f"runner{number}-"), log=f"{number}.log") for number in range(2)]
+    both = [Forked(cases, *warm(f"runner{number}-", request), log=f"{number}.log") for number in range(2)]
     yield cases, both
     for forked in both:
         forked.close()

@@ -14,9 +14,9 @@ KILLS = 400  # of all cases together, in some minutes; TILEWRIGHT_KILLS for othe
 
 
 @pytest.fixture(scope="module")
-def ground(cases):
+def ground(cases, request):
     """(a directory with all inputs, what runs commands in it: forked_verbs.py)."""
-    forked = Forked(cases, *warm("killed"))
+    forked = Forked(cases, *warm("killed", request))
     yield cases, forked
     forked.close()
 

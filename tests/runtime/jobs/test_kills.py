@@ -41,7 +41,7 @@ def repeat_until_killed(place, kill_group, rng, kills, task):
 @pytest.mark.parametrize(
     "kills", [3, pytest.param(100, marks=pytest.mark.long), pytest.param(500, marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("task", ["squares", "upper"])
+@pytest.mark.parametrize("task", ["squares", pytest.param("upper", marks=pytest.mark.long)])
 def test_kills_at_random_times(place, kill_group, rng, task, kills):
     place.fill(400)
     expected = place.squares

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -322,7 +323,7 @@ def test_nohup_is_respected():
 
 
 def test_many_shards_cost_little(place):
-    """Less than 5 ms a shard outside the computation (and what the disk takes for fsync); no descriptor, no thread and
+    """Less than 5 ms of CPU time a shard outside the computation, on a loaded machine too; no descriptor, no thread and
     less than 1 KiB a shard is kept."""
     place.fill(2000)
     used = []
@@ -334,8 +335,9 @@ def test_many_shards_cost_little(place):
                 (pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir("/proc/self/fd")), threading.active_count())
             )
 
+    begin = time.process_time()
     report = run(toy_jobs.Squares(place.input), place.output, Inline(), Settings(shard_size=2), toy_jobs.Seen(look))
-    assert report.shards == 1000 and report.seconds["total"] < 5.0
+    assert report.shards == 1000 and time.process_time() - begin < 5.0
     assert used[1][0] - used[0][0] < 800 << 10 and used[1][1:] == used[0][1:], used
     place.check()
 

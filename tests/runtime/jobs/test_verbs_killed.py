@@ -24,7 +24,7 @@ def forked(verbs):
     made.close()
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [5, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("verb", VERBS)
 def test_killed_at_random_times(verbs, forked, tmp_path, rng, verb, kills):
     """SIGKILL of the process group, batch size and workers changed at each resume."""

@@ -52,7 +52,7 @@ def put_back(weights, content, status):
     os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_weights_cut_short_while_a_job_runs(wide, tmp_path, threads):
     weights, output = wide / "model.safetensors", tmp_path / "out.bin"
     classify(ClassifyJob(str(wide), str(tmp_path / "in.bin"), str(tmp_path / "right.bin")))

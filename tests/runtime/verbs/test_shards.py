@@ -388,7 +388,7 @@ def kill_until_done(killed, verb, output, kills, rng):
     assert found(verb, output) == right
 
 
-@pytest.mark.parametrize(("verb", "output"), [("convolve", "out.npy"), ("convolve", "out.zarr"), ("draw", "out/")])
+@pytest.mark.parametrize(("verb", "output"), [("convolve", "out.zarr"), ("draw", "out/")])
 def test_kills_at_random_times(killed, verb, output):
     kill_until_done(killed, verb, output, 4, random.Random(5))
 

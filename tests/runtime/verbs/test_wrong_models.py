@@ -194,7 +194,9 @@ def test_an_output_matrix_that_equals_the_embedding_is_fine(here):
     assert mapped_weights(model)[0] == config
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "last.ckpt"])
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", *(pytest.param(n, marks=pytest.mark.long) for n in ("model.pt", "last.ckpt"))]
+)
 def test_a_gpt2_that_pytorch_saved_is_converted(here, name):
     before = read_weights("g")[1]
     as_pickle(name)

@@ -60,8 +60,9 @@ def random_case(rng, most=14):
     return array, kernel, tiling, mode, cval
 
 
-def test_1000_random_tilings_equal_the_whole(rng):
-    for _ in range(1000):
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_random_tilings_equal_the_whole(rng, count):
+    for _ in range(count):
         array, kernel, tiling, mode, cval = random_case(rng)
         packed = prepare(kernel.weights.astype(np.float32)) if kernel.lines is None else prepare_separable(kernel.lines)
         whole = conv3d(array, packed, mode=mode, cval=cval)
@@ -69,8 +70,9 @@ def test_1000_random_tilings_equal_the_whole(rng):
         assert found.tobytes() == whole.tobytes(), (tiling, kernel.shape, mode)
 
 
-def test_slabs_in_any_order_equal_the_whole(rng):
-    for _ in range(200):
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.long)])
+def test_slabs_in_any_order_equal_the_whole(rng, count):
+    for _ in range(count):
         array, kernel, tiling, mode, cval = random_case(rng)
         axis = int(rng.choice((0, 2)))
         cuts = np.unique(np.append(rng.integers(0, array.shape[axis], 3), (0, array.shape[axis])))
@@ -90,8 +92,9 @@ def test_larger_tilings_equal_the_whole(rng):
         assert tiled(array, kernel, Tiling(array.shape, tile, *kernel.halo), "mirror", 0).tobytes() == whole.tobytes()
 
 
-def test_float64_tilings_equal_the_whole(rng):
-    for _ in range(200):
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.long)])
+def test_float64_tilings_equal_the_whole(rng, count):
+    for _ in range(count):
         array, kernel, tiling, mode, cval = random_case(rng)
         array = array.astype(np.float64)
         one = Tiling(array.shape, array.shape, *kernel.halo)

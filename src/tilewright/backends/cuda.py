@@ -272,7 +272,7 @@ class Cuda:
         if self.device == "cpu" or not self.pins:
             return tensor.to(self.device)
         pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        pinned.numpy()[...] = values  # `pin_memory` copies with many threads, which may take 10 ms to start
+        pinned.numpy()[...] = tensor.numpy()  # `pin_memory` copies with many threads, which may take 10 ms to start
         return pinned.to(self.device, non_blocking=True)
 
     def workspace(self, **elements: int) -> Workspace:

@@ -46,7 +46,7 @@ def captured(call: Callable[[], T], pool: Pool | None = None) -> tuple[torch.cud
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """No garbage is collected inside: a graph that is freed during a capture ends the capture with an error."""
+    """No garbage is collected inside. If the collector frees another graph during a capture, the capture fails."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -194,8 +194,8 @@ def operations_of(kernels: list[tuple[str, float]]) -> dict[str, tuple[int, floa
 
 
 def own_times(kernels: list[tuple[str, float, float]]) -> list[tuple[str, float]]:
-    """(name, seconds) of kernels (name, start, end), in microseconds, by their start. A kernel that starts early first
-    waits for the kernels ahead (`ops.core.gpu.early`): that time is theirs."""
+    """(name, seconds) of kernels (name, start, end), in microseconds, by their start. A kernel that starts early waits
+    for the kernel ahead (`ops.core.gpu.early`). The waiting time is counted for the kernel ahead."""
     found, done = [], -math.inf
     for name, start, end in sorted(kernels, key=itemgetter(1, 2)):
         found.append((name, max(end - max(start, done), 0.0) / 1e6))

@@ -1,4 +1,4 @@
-"""The end of a decode step in one kernel. The same in operations of PyTorch takes twelve."""
+"""The end of a decode step in one kernel. PyTorch operations would need twelve kernels."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ WARPS = 8
 
 class Rows(NamedTuple):
     """The tensors of a decode step. ids int64 (n,), positions int32 (n,): the token that each row reads next, and its
-    position. tokens int64 (lines, at least n): the tokens of each step. line int64 (1,): the line of the next ones."""
+    position. tokens int64 (lines, at least n): one line per step. line int64 (1,): the line that is written next."""
 
     ids: Any
     positions: Any
@@ -33,6 +33,7 @@ def store_tokens(found, logits, rows, n, columns, last, BLOCK: tl.constexpr):
         size = tl.abs(tl.load(logits + row, mask=inside, other=0.0))
         token = tl.where(size < float("inf"), token, -1)
     position = tl.load(rows.positions + row, mask=inside, other=0)
+    tl.debug_barrier()  # all warps have read the line before one of them changes it
     tl.store(rows.ids + row, token, mask=inside)
     tl.store(rows.positions + row, tl.minimum(position + 1, last), mask=inside)
     tl.store(rows.tokens + line * columns + row, token, mask=inside)

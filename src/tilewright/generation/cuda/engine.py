@@ -25,7 +25,8 @@ from tilewright.generation.engine import END, Engine
 from tilewright.generation.sequences import Answers, Block, Generated, Group, Request
 
 PENDING_BYTES = 2 << 30  # bytes of requested answers; a window full of answers of 1,024 tokens takes less
-QUEUED = 2.5e10  # rows times width^2 of a layer that the GPU computes while the host queues its kernels; H100, 2026
+# While the host queues the kernels of one layer, the GPU computes about QUEUED / width^2 rows (H100, bfloat16, 2026).
+QUEUED, LIMB_PRODUCTS = 2.5e10, 3  # float32 takes several products
 LOGITS_BYTES = 64 << 20  # bytes of logits at a time; sorting them for log-probabilities takes nine times as much
 
 
@@ -155,7 +156,8 @@ class CudaEngine(Engine):
         state = self.scheduler.state
         assert state is not None
         try:
-            worth = QUEUED / self.model.sizes.width**2 if state.backend.captures else 0
+            products = LIMB_PRODUCTS if state.backend.between == "float32" else 1
+            worth = QUEUED / self.model.sizes.width**2 / products if state.backend.captures else 0
             hidden = state.prefill(*prompts.rows(worth))
         except torch.cuda.OutOfMemoryError as error:
             hidden, what = None, str(error).partition(". ")[0]

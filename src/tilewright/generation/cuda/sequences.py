@@ -114,8 +114,8 @@ class Sequences:
         """Token ids and positions of the rows of prompts, int64 (rows,), and their spans, int64 (n, 5).
 
         The prefix that a prompt shares with the one before it is copied, unless that saves less than one row in SAVED.
-        Prompts of one length are computed by a CUDA graph if nothing is copied, so that then at least `worth` rows must
-        be saved.
+        If all prompts have the same length, a pass without copies can be a CUDA graph. Then prefixes are copied only if
+        that saves at least `worth` rows.
         """
         n, count = len(self), self.count
         column = np.arange(count.max())

@@ -2,9 +2,9 @@
 compute capability 9.0 and later.
 
 The programs of such a kernel are assigned to multiprocessors while the last programs of the kernel ahead still run.
-Then they wait until all kernels ahead have ended and their results are visible. This hides the time of a launch, which
-is much of the time of a kernel for few rows. Every kernel that is launched so waits before it reads or writes an array.
-So if a kernel has ended, all kernels ahead of it have ended, too.
+Then they wait until all kernels ahead have ended and their results are visible. This hides the launch time. For few
+rows, launching takes a large part of a kernel's time. Every kernel launched this way first waits, then reads or writes
+arrays. So if a kernel has ended, all kernels ahead of it have ended, too.
 """
 
 from functools import cache
@@ -31,7 +31,7 @@ def wait_for_inputs():
 
 
 def early(rows: int) -> dict[str, bool]:
-    """Options with which a kernel for so many rows is launched. The kernel must begin with `wait_for_inputs`."""
+    """Launch options of a kernel for this number of rows. The kernel must begin with `wait_for_inputs`."""
     return {"launch_pdl": True} if rows <= ROWS and _possible() else {}
 
 

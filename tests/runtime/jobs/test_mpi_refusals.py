@@ -149,6 +149,58 @@ def test_rank_0_waits_only_so_long(monkeypatch):
     assert not counter.is_alive()
 
 
+@pytest.fixture
+def leading(monkeypatch):
+    """Makes an engine of rank 0 from a communicator. leading.exits: what each engine does at the exit of the process."""
+
+    def call(comm):
+        engine = Mpi()
+        engine._comm, engine._hooks = comm, (sys.excepthook, threading.excepthook)
+        engine._witness = SimpleNamespace(tell=lambda **what: None, close=lambda: None, record=None)
+        engine._staging = SimpleNamespace(home="", apart=False, close=lambda: None)
+        engine._counter = messages.Counter(comm)
+        return engine
+
+    call.exits = []
+    monkeypatch.setattr("atexit.register", lambda function, *given: call.exits.append(function.__name__))
+    return call
+
+
+def answering(message):
+    """The other rank's answer to each message: `Bye` to the last one."""
+    return [(1, messages.Bye())] if isinstance(message, messages.Ended | messages.Finished) else []
+
+
+def until_failed(counter):
+    """Wait until rank 0 knows that another rank failed."""
+    until = time.monotonic() + 60
+    while not counter.failed:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_a_rank_fails_after_the_last_shard(leading):
+    """Such as one that was still loading its model. The others then wait for rank 0 when they exit."""
+    comm = Letters(0, answering)
+    engine = leading(comm)
+    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2")))
+    until_failed(engine._counter)
+    engine._counter.post(messages.Finished(None))  # as `tell`, which had seen no error yet
+    with pytest.raises(UsageError, match=r"rank 1 on node2"):
+        engine.__exit__(None, None, None)
+    assert comm.sent == [messages.Ended(2)] and leading.exits == ["_meet"]
+
+
+def test_rank_0_fails_after_it_has_told_the_others_that_the_job_is_finished(leading):
+    """They exit without it, so it does not wait for them."""
+    comm = Letters(0, answering)
+    engine = leading(comm)
+    engine.tell(None)
+    error = InputError("of the report")
+    engine.__exit__(InputError, error, None)
+    assert comm.sent == [messages.Finished(None)] and leading.exits == []
+
+
 def unread(fd):
     """Bytes in a pipe."""
     return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]

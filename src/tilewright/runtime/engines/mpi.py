@@ -26,7 +26,7 @@ from tilewright.garbage import loaded_exempt
 from tilewright.runtime.engines.far_deaths import send
 from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory, wait_until_read
 from tilewright.runtime.engines.local import places
-from tilewright.runtime.engines.rank_messages import Begin, Ending, Finished, Hello, NoResponse, Want, named
+from tilewright.runtime.engines.rank_messages import Begin, Ended, Ending, Finished, Hello, NoResponse, Want, named
 from tilewright.runtime.engines.ranks import END_SECONDS, POLL_SECONDS, Counter, Link, RankBeat
 from tilewright.runtime.engines.schedule import Assignment
 from tilewright.runtime.engines.staging import Staging, begun, packed
@@ -116,22 +116,23 @@ class Mpi(Engine):
         return self._counter
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """After an error, rank 0 raises it, and the other ranks raise Ending."""
-        ending = None
+        """Rank 0 raises the first error of any rank. After an error, the other ranks raise Ending."""
+        raised = error
         if error is not None and self.lead:
             self._end_others(error)
         elif error is not None:
-            ending = self._ending(error)
+            raised = self._ending(error)
             self._linked().end()
         self._staging.close()
         if self._counter:
             self._counter.close()
+            raised = self._counter.failed or raised
         sys.excepthook, threading.excepthook = self._hooks
         self._witness.close()
-        if error is not None:
+        if isinstance(raised, Ending) or (self._counter and isinstance(self._counter.last, Ended)):
             atexit.register(_meet, self._comm)
-        if ending and ending is not error:
-            raise ending from error
+        if raised and raised is not error:
+            raise raised from error
 
     def _end_others(self, error: BaseException) -> None:
         """On rank 0: end the other ranks because of an error. Returns when none of them works on the job any more.

@@ -153,7 +153,7 @@ class Counter(threading.Thread):
         self._others = set(range(1, comm.size))  # ranks that have not sent Bye
         self._asked = ""
         self.failed: TilewrightError | None = None  # the error that ends the job; rank 0's main thread raises it
-        self._finished = False  # True: the others receive no further message, and MPI fails if one is left over
+        self.last: Finished | Ended | None = None  # sent; after it nothing: MPI_Finalize fails on unreceived messages
         self.start()
 
     def begin(self, job: Job) -> None:
@@ -236,7 +236,7 @@ class Counter(threading.Thread):
             self._start(message)
         elif isinstance(message, Hello):
             self._alone[source] = message.record
-            if source and not self._finished:
+            if source and not self.last:
                 self._send(Hello(), source)
             if self._job:
                 self._job.at_work(source, message.done, message.share)
@@ -268,11 +268,12 @@ class Counter(threading.Thread):
         self._finish(Ended(error.exit_code))
 
     def _finish(self, message: Finished | Ended) -> None:
-        """Send the others the last message."""
-        others = () if self._finished else self._others
-        self._job, self._finished = None, True
-        for rank in others:
-            self._send(message, rank)
+        """Send the others the last message, unless it is sent already."""
+        self._job = None
+        if not self.last:
+            self.last = message
+            for rank in self._others:
+                self._send(message, rank)
 
     def _start(self, job: Job) -> None:
         self._job, self._schedule = job, schedule(assignments(job.directory, job.todo), job.claim)

@@ -25,6 +25,24 @@ from tilewright.runtime.jobs.run import run
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 HAS_MPI = MPIEXEC.exists() and importlib.util.find_spec("mpi4py")
 HOST = os.uname().nodename
+WAITING = """
+import os, signal
+from tilewright.runtime.engines import mpi
+
+class Comm:
+    size, polls = 2, 0
+
+    def Ibarrier(self):
+        return self
+
+    def Test(self):
+        self.polls += 1
+        os.kill(os.getpid(), signal.SIGINT)
+        return self.polls > 3
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+mpi._exit_together(Comm())
+"""  # a rank that waits for the others when it exits, and is interrupted
 ABORTED = 77  # exit code of a rank that calls MPI_Abort in `toy_jobs.orderly_main`
 
 
@@ -162,6 +180,7 @@ def leading(monkeypatch):
         return engine
 
     call.exits = []
+    monkeypatch.setattr("tilewright.runtime.engines.mpi._ended", False)
     monkeypatch.setattr("atexit.register", lambda function, *given: call.exits.append(function.__name__))
     return call
 
@@ -192,13 +211,32 @@ def test_a_rank_fails_after_the_last_shard(leading):
 
 
 def test_rank_0_fails_after_it_has_told_the_others_that_the_job_is_finished(leading):
-    """They exit without it, so it does not wait for them."""
+    """They exit without it, so it does not wait for them. If there are no others, it can run the next job."""
     comm = Letters(0, answering)
     engine = leading(comm)
     engine.tell(None)
     error = InputError("of the report")
     engine.__exit__(InputError, error, None)
     assert comm.sent == [messages.Finished(None)] and leading.exits == []
+    alone = leading(SimpleNamespace(size=1, rank=0, iprobe=lambda **what: False))
+    alone.__exit__(InputError, error, None)
+    assert leading.exits == []
+
+
+def test_no_job_after_an_error_in_the_same_process(leading):
+    """The other ranks exit, so rank 0 would wait for them for ever."""
+    engine = leading(Letters(0, answering))
+    engine.__exit__(InputError, InputError("is not to my taste"), None)
+    assert leading.exits == ["_meet"]
+    with pytest.raises(UsageError, match="Start mpiexec again"), leading(Letters(0, answering)):
+        pass
+
+
+@pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed: pip install mpi4py mpich")
+def test_ctrl_c_at_the_exit():
+    """A rank that waits for the others ignores it: rank 0 may still write its message."""
+    done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def unread(fd):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -40,6 +41,9 @@ from tilewright.runtime.jobs.task import Engine, J, Job, Place, Task, Worker, op
 from tilewright.runtime.jobs.workers import Tally
 
 
+_ended = False  # the other ranks of this process were told to exit
+
+
 class Mpi(Engine):
     """Runs shards on the ranks that an MPI launcher has started.
 
@@ -64,7 +68,11 @@ class Mpi(Engine):
         self._shard: int | None = None  # the shard that this rank runs
 
     def __enter__(self) -> Mpi:  # all work of a rank is inside this block
-        """Raises UsageError if a launcher started many processes and each of them sees only itself."""
+        """Raises UsageError if a launcher started many processes and each of them sees only itself, and if an error has
+        already ended the ranks.
+        """
+        if _ended:
+            raise UsageError("an error has ended the MPI ranks of this process", remedy="start mpiexec again")
         low = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # a descriptor below MPI's, which witness.py needs
         try:
             from mpi4py import MPI
@@ -130,7 +138,7 @@ class Mpi(Engine):
         sys.excepthook, threading.excepthook = self._hooks
         self._witness.close()
         if isinstance(raised, Ending) or (self._counter and isinstance(self._counter.last, Ended)):
-            atexit.register(_meet, self._comm)
+            _exit_together(self._comm)
         if raised and raised is not error:
             raise raised from error
 
@@ -183,7 +191,7 @@ class Mpi(Engine):
         except TilewrightError as error:
             refusal = named(error, self._comm.rank, os.uname().nodename)
         if first := next(filter(None, self._comm.allgather(refusal)), None):
-            atexit.register(_meet, self._comm)
+            _exit_together(self._comm)
             raise first if self.lead else Ending(first.exit_code)
         if self.place.gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu
@@ -342,6 +350,14 @@ class Mpi(Engine):
         return worker
 
 
+def _exit_together(comm: Any) -> None:
+    """Make all ranks wait for each other when they exit. Each rank must call this. They can run no further job."""
+    global _ended
+    if comm.size > 1:
+        _ended = True
+        atexit.register(_meet, comm)
+
+
 def _meet(comm: Any) -> None:
     """Wait until all ranks exit, so rank 0 has written its message before any rank exits.
 
@@ -349,6 +365,7 @@ def _meet(comm: Any) -> None:
     """
     from mpi4py import MPI
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # else it would end the wait
     if not MPI.Is_finalized():
         arrived = comm.Ibarrier()
         while not arrived.Test():

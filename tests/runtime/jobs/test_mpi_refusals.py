@@ -143,6 +143,17 @@ def test_a_rank_that_fails_waits_for_its_answer():
     done.fail(error)  # rank 0 has finished the job, so this rank stops all ranks
 
 
+def test_a_rank_that_fails_after_the_last_message_does_not_wait(monkeypatch):
+    """Rank 0 sends nothing any more."""
+    comm = Letters(1, lambda message: [])
+    comm.arriving.append(messages.Finished(None))
+    link = messages.Link(comm, messages.Stop(), 60.0)
+    assert isinstance(link.receive(), messages.Finished)
+    monkeypatch.setattr(messages.time, "sleep", lambda seconds: pytest.fail("waits"))
+    link.fail(InputError("is not to my taste"))
+    assert not comm.sent
+
+
 def test_a_rank_that_works_hears_that_the_job_ends(monkeypatch):
     """At a heartbeat. What else has arrived is received later."""
     monkeypatch.setattr(messages, "ALIVE_SECONDS", 0.0)
@@ -154,6 +165,11 @@ def test_a_rank_that_works_hears_that_the_job_ends(monkeypatch):
     comm.arriving.append(messages.Ended(5))
     with pytest.raises(messages.Ending):
         link.pulse(2)
+    for again in (link.listen, link.receive, lambda: link.fail(InternalError("of the clean-up"))):
+        with pytest.raises(messages.Ending) as caught:
+            again()
+        assert caught.value.code == 5
+    assert not any(isinstance(message, messages.Failed) for _, message in comm.sent)
 
 
 def test_rank_0_waits_only_so_long(monkeypatch):

@@ -76,6 +76,7 @@ class Link:
         self._asked = False
         self._sent: list[Request] = []
         self._arrived: list[object] = []  # messages that `receive` has not returned yet
+        self._last: Finished | Ended | None = None  # rank 0's last message, once it has arrived
 
     def send(self, message: object) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
@@ -107,23 +108,27 @@ class Link:
             time.sleep(POLL_SECONDS)
 
     def listen(self) -> None:
-        """Take the messages that have arrived. Raises Ending if the job ends."""
-        while self._comm.iprobe(0, FROM_LEAD):
+        """Take the messages that have arrived. Raises Ending if the job ends, also when it is called again."""
+        while not self._last and self._comm.iprobe(0, FROM_LEAD):
             message = self._comm.recv(None, 0, FROM_LEAD)
             self._heard = time.monotonic()
-            if isinstance(message, Ended):
-                raise Ending(message.code)
+            if isinstance(message, Finished | Ended):
+                self._last = message
             if not isinstance(message, Hello):
                 self._arrived.append(message)
+        if isinstance(self._last, Ended):
+            raise Ending(self._last.code)
 
     def fail(self, error: TilewrightError) -> None:
         """Report an error to rank 0, and wait for its answer. Raises Ending when it arrives.
 
         Returns if no answer arrives in time, or if rank 0 has already finished the job.
         """
-        self.send(Failed(error, os.uname().nodename))
+        self.listen()
+        if not self._last:
+            self.send(Failed(error, os.uname().nodename))
         until = time.monotonic() + END_SECONDS
-        while time.monotonic() < until and not any(isinstance(message, Finished) for message in self._arrived):
+        while time.monotonic() < until and not self._last:
             self.listen()
             time.sleep(POLL_SECONDS)
 

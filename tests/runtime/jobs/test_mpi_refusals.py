@@ -214,6 +214,50 @@ def until_failed(counter):
         time.sleep(0.001)
 
 
+def test_a_rank_fails_before_the_first_shard(leading):
+    """Then no job is announced, because nobody would receive it."""
+    comm = Letters(0, answering)
+    engine = leading(comm)
+    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2")))
+    until_failed(engine._counter)
+    job = object.__new__(messages.Job)  # has no field that could be read
+    engine._counter.begin(job)
+    engine._counter.close()
+    assert comm.sent == [messages.Ended(2)] and isinstance(engine._counter.failed, UsageError)
+    with pytest.raises(UsageError, match="no such label"):
+        engine._lead(job, engine._counter)
+
+
+def test_two_errors(leading):
+    """Rank 0 raises the first error, with whose code the other ranks exit."""
+    comm = Letters(0, answering)
+    engine = leading(comm)
+    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2")))
+    until_failed(engine._counter)
+    own = InputError("is not to my taste")
+    with pytest.raises(UsageError, match="no such label") as caught:
+        engine.__exit__(InputError, own, None)
+    assert comm.sent == [messages.Ended(caught.value.exit_code)] and caught.value.__cause__ is own
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_an_error_of_another_rank_leaves_the_deaths_of_this_shard(leading, monkeypatch, tmp_path, is_own):
+    """Only an error of the shard itself clears the records that were doubted."""
+    engine, error = leading(Letters(0, answering)), InputError("is not to my taste")
+    engine._tally = SimpleNamespace(add=lambda directory, record: record)
+    engine._counter.failed = None if is_own else error
+
+    def fail(*given, **named):
+        raise error
+
+    monkeypatch.setattr("tilewright.runtime.engines.mpi.run_shard", fail)
+    directory = SimpleNamespace(logs=SimpleNamespace(path=str(tmp_path)), shard=lambda *given, **named: None)
+    with pytest.raises(InputError):
+        engine._run(None, directory, SimpleNamespace(shard=3, alone=None, skip=(), doubted=True), None)
+    assert (tmp_path / "deaths.jsonl").exists() == is_own
+    engine._counter.end(3)
+
+
 def test_a_rank_fails_after_the_last_shard(leading):
     """Such as one that was still loading its model. The others then wait for rank 0 when they exit."""
     comm = Letters(0, answering)

@@ -262,6 +262,7 @@ class Mpi(Engine):
         job.facts |= {"ranks": self._comm.size, **self._staging.facts}
 
     def _lead(self, job: Job, counter: Counter) -> None:
+        counter.check()
         counter.begin(job)
         with trace.recording(job.directory, 0, job.settings.trace is not None, device=self.place.device):
             worker = self._open(job.task, job.directory)
@@ -322,8 +323,9 @@ class Mpi(Engine):
         shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
         try:
             record = self._tally.add(directory, run_shard(worker, directory, shard, beat, doubted=given.doubted))
-        except TilewrightError:
-            if given.doubted:  # the output cannot hold failed records: the job stops, and the next run retries them
+        except TilewrightError as error:
+            elsewhere = self._counter and error is self._counter.failed  # in another rank
+            if given.doubted and not elsewhere:  # the output cannot hold failed records: the job stops, and the next run retries them
                 if self._staging.home:
                     send(self._staging.home, {"shard": given.shard, "forget": True})
                 else:

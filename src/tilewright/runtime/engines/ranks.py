@@ -281,6 +281,8 @@ class Counter(threading.Thread):
                 self._send(message, rank)
 
     def _start(self, job: Job) -> None:
+        if self.last:  # a rank failed before the job began
+            return
         self._job, self._schedule = job, schedule(assignments(job.directory, job.todo), job.claim)
         self._waiting = set()
         self._loading = {0, *self._others}

@@ -1,13 +1,9 @@
 """A refusal reaches the user whenever the launcher reads stderr: all ranks exit in order, and none calls MPI_Abort."""
 
-import contextlib
-import fcntl
 import importlib.util
 import os
-import struct
 import subprocess
 import sys
-import termios
 import threading
 import time
 from pathlib import Path
@@ -15,10 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tilewright.errors import InputError, InternalError, TilewrightError, UsageError
+from tilewright.errors import InputError, InternalError, UsageError
 from tilewright.runtime.engines import ranks as messages
 from tilewright.runtime.engines.inline import Inline
-from tilewright.runtime.engines.launchers import wait_until_read
 from tilewright.runtime.engines.mpi import Mpi
 from tilewright.runtime.jobs.run import run
 
@@ -185,7 +180,7 @@ def test_rank_0_waits_only_so_long(monkeypatch):
 
 @pytest.fixture
 def leading(monkeypatch):
-    """Makes an engine of rank 0 from a communicator. leading.exits: what each engine does at the exit of the process."""
+    """Makes an engine of rank 0 from a communicator. leading.exits: names of what runs at the exit of the process."""
 
     def call(comm):
         engine = Mpi()
@@ -297,87 +292,3 @@ def test_ctrl_c_at_the_exit():
     """A rank that waits for the others ignores it: rank 0 may still write its message."""
     done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def unread(fd):
-    """Bytes in a pipe."""
-    return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
-
-
-@contextlib.contextmanager
-def slow_launcher():
-    """(stderr of a rank, what was read of it): a launcher that reads it late."""
-    reader, writer = os.pipe()
-    heard = []
-
-    def read():
-        time.sleep(0.1)
-        while piece := os.read(reader, 1 << 16):
-            heard.append(piece.decode())
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    with open(writer, "w") as stream:
-        yield stream, heard
-    thread.join()
-    os.close(reader)
-
-
-class Stopped(Exception):
-    """Stands for the end of a process."""
-
-
-def aborting(monkeypatch, output=None, logs=None):
-    """An engine whose MPI_Abort raises Stopped, and the number of bytes that the launcher had not read by then."""
-    engine, left = Mpi(), []
-
-    def abort(code):
-        left.append(unread(sys.stderr.fileno()))
-        raise Stopped(code)
-
-    engine._comm = SimpleNamespace(rank=1, Abort=abort)
-    engine._witness = SimpleNamespace(tell=lambda **what: None, record=None)
-    engine._staging = SimpleNamespace(home="")
-    engine._output, engine._logs = output, logs
-    return engine, left
-
-
-@pytest.mark.parametrize("error", [UsageError("no such label"), ZeroDivisionError("record 2")])
-def test_mpi_abort_comes_after_the_launcher_has_read_the_message(monkeypatch, tmp_path, error):
-    """The message is also in a file, and says where."""
-    for engine_logs, beside in ((str(tmp_path), "ranks.log"), (None, "out.ranks.log")):
-        engine, left = aborting(monkeypatch, str(tmp_path / "out"), engine_logs)
-        with slow_launcher() as (stream, heard):
-            monkeypatch.setattr(sys, "stderr", stream)
-            with pytest.raises(Stopped):
-                engine.abort(error)
-        what = str(error) if isinstance(error, TilewrightError) else repr(error)
-        line = f"rank 1 on {HOST}: {what}\n"
-        assert left == [0]
-        assert "".join(heard).endswith(f"{line}This message is also in {tmp_path / beside}\n")
-        assert (tmp_path / beside).read_text() == line
-
-
-def test_no_file_is_named_that_could_not_be_written(monkeypatch, tmp_path):
-    engine, _ = aborting(monkeypatch, str(tmp_path / "nowhere/out"))
-    with slow_launcher() as (stream, heard):
-        monkeypatch.setattr(sys, "stderr", stream)
-        with pytest.raises(Stopped):
-            engine.abort(InternalError("damaged"))
-    assert "".join(heard) == f"rank 1 on {HOST}: damaged\n"
-
-
-def test_nobody_reads(monkeypatch, tmp_path):
-    """The wait has a limit, and what is no pipe is not waited for."""
-    monkeypatch.setattr("tilewright.runtime.engines.launchers.READ_SECONDS", 0.05)
-    reader, writer = os.pipe()
-    with open(writer, "w", buffering=1) as stream:
-        stream.write("unread\n")
-        wait_until_read(stream)
-        assert unread(reader) == len("unread\n")
-    os.close(reader)
-    monkeypatch.setattr("tilewright.runtime.engines.launchers.READ_SECONDS", 1e9)
-    with open(tmp_path / "file", "w") as stream:
-        wait_until_read(stream)
-    wait_until_read(stream)  # closed
-    wait_until_read(None)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from tilewright.garbage import loaded_exempt
 from tilewright.runtime.engines.far_deaths import send
 from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory, wait_until_read
 from tilewright.runtime.engines.local import places
+from tilewright.runtime.engines.rank_gpus import gpu_names
 from tilewright.runtime.engines.rank_messages import Begin, Ended, Ending, Finished, Hello, NoResponse, Want, named
 from tilewright.runtime.engines.ranks import END_SECONDS, POLL_SECONDS, Counter, Link, RankBeat
 from tilewright.runtime.engines.schedule import Assignment
@@ -39,7 +39,6 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop, stopping
 from tilewright.runtime.jobs.task import Engine, J, Job, Place, Task, Worker, open_worker, run_shard
 from tilewright.runtime.jobs.workers import Tally
-
 
 _ended = False  # the other ranks of this process were told to exit
 
@@ -380,29 +379,3 @@ def _lines(ranks: list[tuple[str, str]]) -> list[str]:
     for rank, (host, device) in enumerate(ranks):
         hosts.setdefault(host, []).append(f"{rank} on {device}")
     return [f"Ranks of {host}: {', '.join(each)}" for host, each in hosts.items()]
-
-
-def gpu_names(node: Any) -> tuple[str, ...]:
-    """The GPUs that this rank may choose from, by CUDA's names. node: the communicator of this node's ranks.
-
-    Raises UsageError if there are several GPUs and this process has already used the driver: then it can no longer
-    hide the other GPUs.
-    """
-    from tilewright.hardware import gpus
-
-    asked = bool(gpus.cache_info().currsize)
-    given = node.allgather(os.environ.get("CUDA_VISIBLE_DEVICES") or None)
-    count = node.bcast(_count_gpus() if node.rank == 0 and None in given else 0)
-    own = given[node.rank]
-    names = tuple(own.split(",")) if own else tuple(map(str, range(count)))
-    if asked and len(names) > 1:
-        remedy = "set CUDA_VISIBLE_DEVICES for each rank, or run the job before anything else uses a GPU"
-        raise UsageError(f"this process used CUDA before its rank could choose one of {len(names)} GPUs", remedy=remedy)
-    return names
-
-
-def _count_gpus() -> int:
-    """The number of GPUs, counted in a separate process; 0 without a driver."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.hardware import gpus; print(len(gpus()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return int(done.stdout) if done.returncode == 0 else 0

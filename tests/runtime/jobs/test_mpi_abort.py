@@ -57,7 +57,7 @@ def aborting(monkeypatch, output=None, logs=None):
 
     engine._comm = SimpleNamespace(rank=1, Abort=abort)
     engine._witness = SimpleNamespace(tell=lambda **what: None, record=None)
-    engine._staging = SimpleNamespace(home="")
+    engine._staging = SimpleNamespace(home="", apart=False)
     engine._output, engine._logs = output, logs
     return engine, left
 
@@ -85,6 +85,35 @@ def test_no_file_is_named_that_could_not_be_written(monkeypatch, tmp_path):
         with pytest.raises(Stopped):
             engine.abort(InternalError("damaged"))
     assert "".join(heard) == f"rank 1 on {HOST}: damaged\n"
+
+
+def test_the_log_of_a_folder_is_beside_it_until_the_job_succeeds(monkeypatch, tmp_path):
+    """The next run would refuse a folder with a file that it does not know."""
+    engine, _ = aborting(monkeypatch, f"{tmp_path}/out/")
+    with slow_launcher() as (stream, _):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(Stopped):
+            engine.abort(InternalError("damaged"))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.ranks.log"]
+    engine._counter = SimpleNamespace(check=lambda: None, post=lambda message: None)
+    engine.tell(None)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("is_logged", [False, True])
+def test_an_error_is_logged_once(monkeypatch, tmp_path, is_logged):
+    """Also if the ranks cannot exit in order after it. is_logged: by the rank that failed."""
+    engine, _ = aborting(monkeypatch, logs=str(tmp_path))
+    error = InternalError(f"too many bad records (rank 0 on {HOST})")
+    engine._counter = SimpleNamespace(failed=error, logged=error if is_logged else None, end=lambda code: False)
+    with slow_launcher() as (stream, heard):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(Stopped):
+            engine._end_others(error)
+    line = f"{error}\n"
+    assert "".join(heard) == f"{line}This message is also in {tmp_path / 'ranks.log'}\n"
+    assert (tmp_path / "ranks.log").exists() != is_logged
+    assert is_logged or (tmp_path / "ranks.log").read_text() == line
 
 
 def test_nobody_reads(monkeypatch, tmp_path):

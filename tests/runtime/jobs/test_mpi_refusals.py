@@ -79,16 +79,18 @@ def test_rank_0_writes_the_refusal_of_any_rank(place, ranks, record):
     assert errors == f"in.bin, record {record}: is not to my taste (rank {rank} on {HOST})\n"
     assert noted == ["wrote", "exits", "exits", "exits"]
     assert place.temporary() == []
+    assert Path(f"{place.output}.job/logs/ranks.log").read_text().count("is not to my taste") == 1
     run(place.task(), place.output, Inline())
     place.check()
 
 
 @pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed: pip install mpi4py mpich")
 def test_too_many_failed_records(place, ranks):
-    """The thread of rank 0 that handles messages finds it."""
+    """The thread of rank 0 that handles messages finds it. The message is also in the log."""
     Path(place.input).write_bytes(b"good\nbad\n" * 100)
     code, errors, noted = ranks(3, task="upper", options={"max_errors": 3})
     assert code == 5 and "bad and 3 are allowed" in errors and f"(rank 0 on {HOST})" in errors, errors
+    assert Path(f"{place.output}.job/logs/ranks.log").read_text() == errors
     assert noted == ["wrote", "exits", "exits", "exits"]
 
 
@@ -118,7 +120,7 @@ class Letters:
 def test_a_rank_that_fails_before_rank_0_has_a_job():
     """The other ranks are told at once, and rank 0 raises the error when it can."""
     comm = Letters(0, lambda message: [(1, messages.Bye())])
-    comm.arriving.append((1, messages.Failed(UsageError("no such label", path="m"), "node2")))
+    comm.arriving.append((1, messages.Failed(UsageError("no such label", path="m"), "node2", True)))
     counter = messages.Counter(comm)
     assert counter.end(2) and comm.sent == [messages.Ended(2)]
     for raises in (counter.check, counter.given, counter.pulse):
@@ -132,10 +134,10 @@ def test_a_rank_that_fails_waits_for_its_answer():
     before = [messages.Hello(), messages.Begin(None, b"")]
     link = messages.Link(Letters(1, lambda message: [*before, messages.Ended(3)]), messages.Stop(), 60.0)
     with pytest.raises(messages.Ending) as caught:
-        link.fail(error)
+        link.fail(error, is_logged=True)
     assert caught.value.code == 3
     done = messages.Link(Letters(1, lambda message: [messages.Finished(None)]), messages.Stop(), 60.0)
-    done.fail(error)  # rank 0 has finished the job, so this rank stops all ranks
+    done.fail(error, is_logged=True)  # rank 0 has finished the job, so this rank stops all ranks
 
 
 def test_a_rank_that_fails_after_the_last_message_does_not_wait(monkeypatch):
@@ -145,7 +147,7 @@ def test_a_rank_that_fails_after_the_last_message_does_not_wait(monkeypatch):
     link = messages.Link(comm, messages.Stop(), 60.0)
     assert isinstance(link.receive(), messages.Finished)
     monkeypatch.setattr(messages.time, "sleep", lambda seconds: pytest.fail("waits"))
-    link.fail(InputError("is not to my taste"))
+    link.fail(InputError("is not to my taste"), is_logged=True)
     assert not comm.sent
 
 
@@ -160,7 +162,7 @@ def test_a_rank_that_works_hears_that_the_job_ends(monkeypatch):
     comm.arriving.append(messages.Ended(5))
     with pytest.raises(messages.Ending):
         link.pulse(2)
-    for again in (link.listen, link.receive, lambda: link.fail(InternalError("of the clean-up"))):
+    for again in (link.listen, link.receive, lambda: link.fail(InternalError("of the clean-up"), is_logged=True)):
         with pytest.raises(messages.Ending) as caught:
             again()
         assert caught.value.code == 5
@@ -213,7 +215,7 @@ def test_a_rank_fails_before_the_first_shard(leading):
     """Then no job is announced, because nobody would receive it."""
     comm = Letters(0, answering)
     engine = leading(comm)
-    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2")))
+    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2", True)))
     until_failed(engine._counter)
     job = object.__new__(messages.Job)  # has no field that could be read
     engine._counter.begin(job)
@@ -227,7 +229,7 @@ def test_two_errors(leading):
     """Rank 0 raises the first error, with whose code the other ranks exit."""
     comm = Letters(0, answering)
     engine = leading(comm)
-    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2")))
+    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2", True)))
     until_failed(engine._counter)
     own = InputError("is not to my taste")
     with pytest.raises(UsageError, match="no such label") as caught:
@@ -257,7 +259,7 @@ def test_a_rank_fails_after_the_last_shard(leading):
     """Such as one that was still loading its model. The others then wait for rank 0 when they exit."""
     comm = Letters(0, answering)
     engine = leading(comm)
-    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2")))
+    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2", True)))
     until_failed(engine._counter)
     engine._counter.post(messages.Finished(None))  # as `tell`, which had seen no error yet
     with pytest.raises(UsageError, match=r"rank 1 on node2"):

@@ -2,9 +2,9 @@
 
 An error in one rank stops all ranks, and the message names the rank. Otherwise the other ranks would wait forever.
 
-A `TilewrightError`, such as a refusal of the input, ends all ranks in order: all call MPI_Finalize and exit with its
-code. The launcher then forwards all that they have written. MPI_Abort is for the rest: a rank that gives no response,
-another exception, and an error while ranks exchange files.
+There are two ways to stop. In order: after a `TilewrightError`, all ranks call MPI_Finalize and exit with its code. The
+launcher then forwards all that they have written. By MPI_Abort: after any other error, if a rank gives no response, and
+after an error while ranks exchange files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from tilewright.garbage import loaded_exempt
 from tilewright.runtime.engines.far_deaths import send
 from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory, wait_until_read
 from tilewright.runtime.engines.local import places
-from tilewright.runtime.engines.rank_gpus import gpu_names
+from tilewright.runtime.engines.rank_devices import device_lines, gpu_names
 from tilewright.runtime.engines.rank_messages import Begin, Ended, Ending, Finished, Hello, NoResponse, Want, named
 from tilewright.runtime.engines.ranks import END_SECONDS, POLL_SECONDS, Counter, Link, RankBeat
 from tilewright.runtime.engines.schedule import Assignment
@@ -63,6 +63,7 @@ class Mpi(Engine):
         self._witness: Witness
         self._tally: Tally  # of this rank
         self._logs: str | None = None  # of the job
+        self._logged: BaseException | None = None  # the error that this rank has logged
         self._output: str | None = None  # of the job, once it is known
         self._shard: int | None = None  # the shard that this rank runs
 
@@ -115,7 +116,7 @@ class Mpi(Engine):
 
     def notices(self) -> list[str]:
         """Lines for the user: the ranks and devices of each node, and how many files were sent."""
-        return [*_lines(self._map), *self._staging.notices()] if self.lead and self.workers > 1 else []
+        return [*device_lines(self._map), *self._staging.notices()] if self.lead and self.workers > 1 else []
 
     def _serve(self) -> Counter:
         if self._counter is None:
@@ -133,7 +134,9 @@ class Mpi(Engine):
         self._staging.close()
         if self._counter:
             self._counter.close()
-            raised = self._counter.failed or raised
+            if self._counter.failed:
+                raised = self._counter.failed
+                self._log(raised)
         sys.excepthook, threading.excepthook = self._hooks
         self._witness.close()
         if isinstance(raised, Ending) or (self._counter and isinstance(self._counter.last, Ended)):
@@ -151,8 +154,8 @@ class Mpi(Engine):
         if self._staging.apart or not isinstance(error, TilewrightError) or isinstance(error, NoResponse):
             self.abort(error)
         counter = self._serve()
-        if is_new := error is not counter.failed:  # else the rank that found the error has logged it
-            self._log(error)
+        is_new = error is not counter.failed
+        self._log(error)
         if not counter.end(error.exit_code):
             self.abort(error)
         self._has_ended = True
@@ -172,7 +175,7 @@ class Mpi(Engine):
             self._linked().listen()  # if the job has ended, rank 0's clean-up may have caused this error
             if isinstance(error, TilewrightError) and not isinstance(error, NoResponse):
                 self._log(error)
-                self._linked().fail(error)
+                self._linked().fail(error, is_logged=error is self._logged)
             self.abort(error)
         except Ending as received:
             ending = received
@@ -212,30 +215,44 @@ class Mpi(Engine):
         if not isinstance(error, TilewrightError):
             traceback.print_exception(error)
         last = self._line(error)
-        also = self._log(error)
-        if not also and self._output and add_line(*os.path.split(beside := f"{self._output}.{LOG}"), last):
+        also, beside = self._log(error), self._beside()
+        if not also and beside and add_line(*os.path.split(beside), last):
             also = beside
         sys.stderr.write(last + (f"This message is also in {also}\n" if also else ""))
         sys.stderr.flush()
         wait_until_read(sys.stderr)
         self._end(getattr(error, "exit_code", 5))
 
+    def _beside(self) -> str:
+        """The path of the log for errors before the job has logs; "" before the output is known."""
+        return f"{self._output.rstrip('/')}.{LOG}" if self._output else ""
+
     def _line(self, error: BaseException) -> str:
+        if self._counter and error is self._counter.failed:
+            return f"{error}\n"  # it already names its rank
         what = error if isinstance(error, TilewrightError) else repr(error)
         return f"rank {self._comm.rank} on {os.uname().nodename}: {what}\n"
 
     def _log(self, error: BaseException) -> str:
-        """Write the error and the shard that failed to the job's logs. Returns the path of the file; "" without one."""
+        """Write the error and the shard that failed to the job's logs, unless a rank has already done so.
+
+        Returns the path of the log; "" without one.
+        """
+        path = os.path.join(self._logs, LOG) if self._logs else ""
+        if error is self._logged or (self._counter and error is self._counter.logged):
+            return path
         blamed = isinstance(error, Exception) and not isinstance(error, TilewrightError)
         shard, record = self._shard if blamed else None, self._witness.record
         short = isinstance(error, MemoryError)  # counts as a kill from outside, as the kernel's OOM killer does
         if self._staging.home:
             death = {"shard": shard, "record": record, "why": repr(error), "killed": short, "said": self._line(error)}
             send(self._staging.home, death)
+            self._logged = error
         elif self._logs and shard is not None:
             note_death(self._logs, shard, record, repr(error), killed=short)
         if self._logs and add_line(self._logs, LOG, self._line(error)):
-            return os.path.join(self._logs, LOG)
+            self._logged = error
+            return path
         return ""
 
     def _end(self, code: int) -> NoReturn:
@@ -250,7 +267,7 @@ class Mpi(Engine):
         """
         job.stop.at_once = lambda: self._end(130)
         self._sign(job.directory)
-        self._output = job.directory.output
+        self._output = self._output or job.directory.output
         try:
             self._lead(job, self._serve())
         except TilewrightError as error:
@@ -278,9 +295,14 @@ class Mpi(Engine):
                 worker.close()
 
     def tell(self, report: Report) -> None:
-        """On rank 0: send the report to the other ranks, which then exit. Raises the error of a rank that failed."""
+        """On rank 0: send the report to the other ranks, which then exit. Raises the error of a rank that failed.
+
+        Removes OUTPUT.ranks.log of an earlier run.
+        """
         if self.lead:
             self._serve().check()
+            with suppress(OSError):
+                os.unlink(self._beside())
             self._serve().post(Finished(report))
 
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
@@ -324,7 +346,8 @@ class Mpi(Engine):
             record = self._tally.add(directory, run_shard(worker, directory, shard, beat, doubted=given.doubted))
         except TilewrightError as error:
             elsewhere = self._counter and error is self._counter.failed  # in another rank
-            if given.doubted and not elsewhere:  # the output cannot hold failed records: the job stops, and the next run retries them
+            # The output cannot hold failed records: the job stops, and the next run retries them.
+            if given.doubted and not elsewhere:
                 if self._staging.home:
                     send(self._staging.home, {"shard": given.shard, "forget": True})
                 else:
@@ -371,11 +394,3 @@ def _meet(comm: Any) -> None:
         arrived = comm.Ibarrier()
         while not arrived.Test():
             time.sleep(POLL_SECONDS)
-
-
-def _lines(ranks: list[tuple[str, str]]) -> list[str]:
-    """One line per node with its ranks and their devices. ranks: (host, device) of each rank."""
-    hosts: dict[str, list[str]] = {}
-    for rank, (host, device) in enumerate(ranks):
-        hosts.setdefault(host, []).append(f"{rank} on {device}")
-    return [f"Ranks of {host}: {', '.join(each)}" for host, each in hosts.items()]

@@ -119,14 +119,14 @@ class Link:
         if isinstance(self._last, Ended):
             raise Ending(self._last.code)
 
-    def fail(self, error: TilewrightError) -> None:
+    def fail(self, error: TilewrightError, *, is_logged: bool) -> None:
         """Report an error to rank 0, and wait for its answer. Raises Ending when it arrives.
 
         Returns if no answer arrives in time, or if rank 0 has already finished the job.
         """
         self.listen()
         if not self._last:
-            self.send(Failed(error, os.uname().nodename))
+            self.send(Failed(error, os.uname().nodename, is_logged))
         until = time.monotonic() + END_SECONDS
         while time.monotonic() < until and not self._last:
             self.listen()
@@ -158,6 +158,7 @@ class Counter(threading.Thread):
         self._others = set(range(1, comm.size))  # ranks that have not sent Bye
         self._asked = ""
         self.failed: TilewrightError | None = None  # the error that ends the job; rank 0's main thread raises it
+        self.logged: TilewrightError | None = None  # the same error, if the rank that found it has logged it
         self.last: Finished | Ended | None = None  # sent; after it nothing: MPI_Finalize fails on unreceived messages
         self.start()
 
@@ -262,6 +263,8 @@ class Counter(threading.Thread):
         elif isinstance(message, Bye):
             self._others.discard(source)
         elif isinstance(message, Failed):
+            if not self.failed and message.is_logged:
+                self.logged = message.error
             self._fail(message.error, source, message.host)
         elif isinstance(message, Finished | Ended):
             self._finish(message)

@@ -1,4 +1,4 @@
-"""Finds the GPUs of a node for its MPI ranks."""
+"""Finds the GPUs of a node for its MPI ranks, and lists which device each rank uses."""
 
 from __future__ import annotations
 
@@ -34,3 +34,11 @@ def _count_gpus() -> int:
     code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.hardware import gpus; print(len(gpus()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0
+
+
+def device_lines(ranks: list[tuple[str, str]]) -> list[str]:
+    """One line per node with its ranks and their devices. ranks: (host, device) of each rank."""
+    hosts: dict[str, list[str]] = {}
+    for rank, (host, device) in enumerate(ranks):
+        hosts.setdefault(host, []).append(f"{rank} on {device}")
+    return [f"Ranks of {host}: {', '.join(each)}" for host, each in hosts.items()]

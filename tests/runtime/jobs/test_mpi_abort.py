@@ -57,7 +57,7 @@ def aborting(monkeypatch, output=None, logs=None):
 
     engine._comm = SimpleNamespace(rank=1, Abort=abort)
     engine._witness = SimpleNamespace(tell=lambda **what: None, record=None)
-    engine._staging = SimpleNamespace(home="", apart=False)
+    engine._staging = SimpleNamespace(home="", is_sending=False)
     engine._output, engine._logs = output, logs
     return engine, left
 

@@ -188,7 +188,7 @@ def leading(monkeypatch):
         engine = Mpi()
         engine._comm, engine._hooks = comm, (sys.excepthook, threading.excepthook)
         engine._witness = SimpleNamespace(tell=lambda **what: None, close=lambda: None, record=None)
-        engine._staging = SimpleNamespace(home="", apart=False, close=lambda: None)
+        engine._staging = SimpleNamespace(home="", is_sending=False, close=lambda: None)
         engine._counter = messages.Counter(comm)
         return engine
 

@@ -151,7 +151,7 @@ class Mpi(Engine):
         """
         if self._has_ended:
             return
-        if self._staging.apart or not isinstance(error, TilewrightError) or isinstance(error, NoResponse):
+        if self._staging.is_sending or not isinstance(error, TilewrightError) or isinstance(error, NoResponse):
             self.abort(error)
         counter = self._serve()
         is_new = error is not counter.failed
@@ -168,7 +168,7 @@ class Mpi(Engine):
         Stops all ranks with `abort` if they cannot exit in order.
         """
         try:
-            if self._staging.apart or not isinstance(error, Exception | Ending):
+            if self._staging.is_sending or not isinstance(error, Exception | Ending):
                 self.abort(error)
             if isinstance(error, Ending):
                 raise error

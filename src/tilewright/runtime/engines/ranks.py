@@ -159,7 +159,8 @@ class Counter(threading.Thread):
         self._asked = ""
         self.failed: TilewrightError | None = None  # the error that ends the job; rank 0's main thread raises it
         self.logged: TilewrightError | None = None  # the same error, if the rank that found it has logged it
-        self.last: Finished | Ended | None = None  # sent; after it nothing: MPI_Finalize fails on unreceived messages
+        # The last message, once it is sent. Send nothing after it: MPI_Finalize fails if a message was never received.
+        self.last: Finished | Ended | None = None
         self.start()
 
     def begin(self, job: Job) -> None:

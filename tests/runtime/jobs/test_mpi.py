@@ -14,10 +14,10 @@ import pytest
 
 from tilewright import hardware
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.runtime.engines import mpi as module
+from tilewright.runtime.engines import rank_devices as module
 from tilewright.runtime.engines import ranks as messages
 from tilewright.runtime.engines.inline import Inline
-from tilewright.runtime.engines.mpi import gpu_names
+from tilewright.runtime.engines.rank_devices import gpu_names
 from tilewright.runtime.engines.schedule import KILLS, TRIES
 from tilewright.runtime.jobs import durable
 from tilewright.runtime.jobs.run import run

@@ -1,13 +1,9 @@
 """A refusal reaches the user whenever the launcher reads stderr: all ranks exit in order, and none calls MPI_Abort."""
 
-import contextlib
-import fcntl
 import importlib.util
 import os
-import struct
 import subprocess
 import sys
-import termios
 import threading
 import time
 from pathlib import Path
@@ -15,16 +11,33 @@ from types import SimpleNamespace
 
 import pytest
 
-from tilewright.errors import InputError, InternalError, TilewrightError, UsageError
+from tilewright.errors import InputError, InternalError, UsageError
 from tilewright.runtime.engines import ranks as messages
 from tilewright.runtime.engines.inline import Inline
-from tilewright.runtime.engines.launchers import wait_until_read
 from tilewright.runtime.engines.mpi import Mpi
 from tilewright.runtime.jobs.run import run
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 HAS_MPI = MPIEXEC.exists() and importlib.util.find_spec("mpi4py")
 HOST = os.uname().nodename
+WAITING = """
+import os, signal
+from tilewright.runtime.engines import mpi
+
+class Comm:
+    size, polls = 2, 0
+
+    def Ibarrier(self):
+        return self
+
+    def Test(self):
+        self.polls += 1
+        os.kill(os.getpid(), signal.SIGINT)
+        return self.polls > 3
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+mpi._exit_together(Comm())
+"""  # a rank that waits for the others when it exits, and is interrupted
 ABORTED = 77  # exit code of a rank that calls MPI_Abort in `toy_jobs.orderly_main`
 
 
@@ -66,16 +79,18 @@ def test_rank_0_writes_the_refusal_of_any_rank(place, ranks, record):
     assert errors == f"in.bin, record {record}: is not to my taste (rank {rank} on {HOST})\n"
     assert noted == ["wrote", "exits", "exits", "exits"]
     assert place.temporary() == []
+    assert Path(f"{place.output}.job/logs/ranks.log").read_text().count("is not to my taste") == 1
     run(place.task(), place.output, Inline())
     place.check()
 
 
 @pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed: pip install mpi4py mpich")
 def test_too_many_failed_records(place, ranks):
-    """The thread of rank 0 that handles messages finds it."""
+    """The thread of rank 0 that handles messages finds it. The message is also in the log."""
     Path(place.input).write_bytes(b"good\nbad\n" * 100)
     code, errors, noted = ranks(3, task="upper", options={"max_errors": 3})
     assert code == 5 and "bad and 3 are allowed" in errors and f"(rank 0 on {HOST})" in errors, errors
+    assert Path(f"{place.output}.job/logs/ranks.log").read_text() == errors
     assert noted == ["wrote", "exits", "exits", "exits"]
 
 
@@ -105,7 +120,7 @@ class Letters:
 def test_a_rank_that_fails_before_rank_0_has_a_job():
     """The other ranks are told at once, and rank 0 raises the error when it can."""
     comm = Letters(0, lambda message: [(1, messages.Bye())])
-    comm.arriving.append((1, messages.Failed(UsageError("no such label", path="m"), "node2")))
+    comm.arriving.append((1, messages.Failed(UsageError("no such label", path="m"), "node2", True)))
     counter = messages.Counter(comm)
     assert counter.end(2) and comm.sent == [messages.Ended(2)]
     for raises in (counter.check, counter.given, counter.pulse):
@@ -119,10 +134,21 @@ def test_a_rank_that_fails_waits_for_its_answer():
     before = [messages.Hello(), messages.Begin(None, b"")]
     link = messages.Link(Letters(1, lambda message: [*before, messages.Ended(3)]), messages.Stop(), 60.0)
     with pytest.raises(messages.Ending) as caught:
-        link.fail(error)
+        link.fail(error, is_logged=True)
     assert caught.value.code == 3
     done = messages.Link(Letters(1, lambda message: [messages.Finished(None)]), messages.Stop(), 60.0)
-    done.fail(error)  # rank 0 has finished the job, so this rank stops all ranks
+    done.fail(error, is_logged=True)  # rank 0 has finished the job, so this rank stops all ranks
+
+
+def test_a_rank_that_fails_after_the_last_message_does_not_wait(monkeypatch):
+    """Rank 0 sends nothing any more."""
+    comm = Letters(1, lambda message: [])
+    comm.arriving.append(messages.Finished(None))
+    link = messages.Link(comm, messages.Stop(), 60.0)
+    assert isinstance(link.receive(), messages.Finished)
+    monkeypatch.setattr(messages.time, "sleep", lambda seconds: pytest.fail("waits"))
+    link.fail(InputError("is not to my taste"), is_logged=True)
+    assert not comm.sent
 
 
 def test_a_rank_that_works_hears_that_the_job_ends(monkeypatch):
@@ -136,6 +162,11 @@ def test_a_rank_that_works_hears_that_the_job_ends(monkeypatch):
     comm.arriving.append(messages.Ended(5))
     with pytest.raises(messages.Ending):
         link.pulse(2)
+    for again in (link.listen, link.receive, lambda: link.fail(InternalError("of the clean-up"), is_logged=True)):
+        with pytest.raises(messages.Ending) as caught:
+            again()
+        assert caught.value.code == 5
+    assert not any(isinstance(message, messages.Failed) for _, message in comm.sent)
 
 
 def test_rank_0_waits_only_so_long(monkeypatch):
@@ -149,85 +180,117 @@ def test_rank_0_waits_only_so_long(monkeypatch):
     assert not counter.is_alive()
 
 
-def unread(fd):
-    """Bytes in a pipe."""
-    return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]
+@pytest.fixture
+def leading(monkeypatch):
+    """Makes an engine of rank 0 from a communicator. leading.exits: names of what runs at the exit of the process."""
+
+    def call(comm):
+        engine = Mpi()
+        engine._comm, engine._hooks = comm, (sys.excepthook, threading.excepthook)
+        engine._witness = SimpleNamespace(tell=lambda **what: None, close=lambda: None, record=None)
+        engine._staging = SimpleNamespace(home="", is_sending=False, close=lambda: None)
+        engine._counter = messages.Counter(comm)
+        return engine
+
+    call.exits = []
+    monkeypatch.setattr("tilewright.runtime.engines.mpi._ended", False)
+    monkeypatch.setattr("atexit.register", lambda function, *given: call.exits.append(function.__name__))
+    return call
 
 
-@contextlib.contextmanager
-def slow_launcher():
-    """(stderr of a rank, what was read of it): a launcher that reads it late."""
-    reader, writer = os.pipe()
-    heard = []
-
-    def read():
-        time.sleep(0.1)
-        while piece := os.read(reader, 1 << 16):
-            heard.append(piece.decode())
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    with open(writer, "w") as stream:
-        yield stream, heard
-    thread.join()
-    os.close(reader)
+def answering(message):
+    """The other rank's answer to each message: `Bye` to the last one."""
+    return [(1, messages.Bye())] if isinstance(message, messages.Ended | messages.Finished) else []
 
 
-class Stopped(Exception):
-    """Stands for the end of a process."""
+def until_failed(counter):
+    """Wait until rank 0 knows that another rank failed."""
+    until = time.monotonic() + 60
+    while not counter.failed:
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
-def aborting(monkeypatch, output=None, logs=None):
-    """An engine whose MPI_Abort raises Stopped, and the number of bytes that the launcher had not read by then."""
-    engine, left = Mpi(), []
-
-    def abort(code):
-        left.append(unread(sys.stderr.fileno()))
-        raise Stopped(code)
-
-    engine._comm = SimpleNamespace(rank=1, Abort=abort)
-    engine._witness = SimpleNamespace(tell=lambda **what: None, record=None)
-    engine._staging = SimpleNamespace(home="")
-    engine._output, engine._logs = output, logs
-    return engine, left
-
-
-@pytest.mark.parametrize("error", [UsageError("no such label"), ZeroDivisionError("record 2")])
-def test_mpi_abort_comes_after_the_launcher_has_read_the_message(monkeypatch, tmp_path, error):
-    """The message is also in a file, and says where."""
-    for engine_logs, beside in ((str(tmp_path), "ranks.log"), (None, "out.ranks.log")):
-        engine, left = aborting(monkeypatch, str(tmp_path / "out"), engine_logs)
-        with slow_launcher() as (stream, heard):
-            monkeypatch.setattr(sys, "stderr", stream)
-            with pytest.raises(Stopped):
-                engine.abort(error)
-        what = str(error) if isinstance(error, TilewrightError) else repr(error)
-        line = f"rank 1 on {HOST}: {what}\n"
-        assert left == [0]
-        assert "".join(heard).endswith(f"{line}This message is also in {tmp_path / beside}\n")
-        assert (tmp_path / beside).read_text() == line
+def test_a_rank_fails_before_the_first_shard(leading):
+    """Then no job is announced, because nobody would receive it."""
+    comm = Letters(0, answering)
+    engine = leading(comm)
+    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2", True)))
+    until_failed(engine._counter)
+    job = object.__new__(messages.Job)  # has no field that could be read
+    engine._counter.begin(job)
+    engine._counter.close()
+    assert comm.sent == [messages.Ended(2)] and isinstance(engine._counter.failed, UsageError)
+    with pytest.raises(UsageError, match="no such label"):
+        engine._lead(job, engine._counter)
 
 
-def test_no_file_is_named_that_could_not_be_written(monkeypatch, tmp_path):
-    engine, _ = aborting(monkeypatch, str(tmp_path / "nowhere/out"))
-    with slow_launcher() as (stream, heard):
-        monkeypatch.setattr(sys, "stderr", stream)
-        with pytest.raises(Stopped):
-            engine.abort(InternalError("damaged"))
-    assert "".join(heard) == f"rank 1 on {HOST}: damaged\n"
+def test_two_errors(leading):
+    """Rank 0 raises the first error, with whose code the other ranks exit."""
+    comm = Letters(0, answering)
+    engine = leading(comm)
+    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2", True)))
+    until_failed(engine._counter)
+    own = InputError("is not to my taste")
+    with pytest.raises(UsageError, match="no such label") as caught:
+        engine.__exit__(InputError, own, None)
+    assert comm.sent == [messages.Ended(caught.value.exit_code)] and caught.value.__cause__ is own
 
 
-def test_nobody_reads(monkeypatch, tmp_path):
-    """The wait has a limit, and what is no pipe is not waited for."""
-    monkeypatch.setattr("tilewright.runtime.engines.launchers.READ_SECONDS", 0.05)
-    reader, writer = os.pipe()
-    with open(writer, "w", buffering=1) as stream:
-        stream.write("unread\n")
-        wait_until_read(stream)
-        assert unread(reader) == len("unread\n")
-    os.close(reader)
-    monkeypatch.setattr("tilewright.runtime.engines.launchers.READ_SECONDS", 1e9)
-    with open(tmp_path / "file", "w") as stream:
-        wait_until_read(stream)
-    wait_until_read(stream)  # closed
-    wait_until_read(None)
+@pytest.mark.parametrize("is_own", [False, True])
+def test_an_error_of_another_rank_leaves_the_deaths_of_this_shard(leading, monkeypatch, tmp_path, is_own):
+    """Only an error of the shard itself clears the records that were doubted."""
+    engine, error = leading(Letters(0, answering)), InputError("is not to my taste")
+    engine._tally = SimpleNamespace(add=lambda directory, record: record)
+    engine._counter.failed = None if is_own else error
+
+    def fail(*given, **named):
+        raise error
+
+    monkeypatch.setattr("tilewright.runtime.engines.mpi.run_shard", fail)
+    directory = SimpleNamespace(logs=SimpleNamespace(path=str(tmp_path)), shard=lambda *given, **named: None)
+    with pytest.raises(InputError):
+        engine._run(None, directory, SimpleNamespace(shard=3, alone=None, skip=(), doubted=True), None)
+    assert (tmp_path / "deaths.jsonl").exists() == is_own
+    engine._counter.end(3)
+
+
+def test_a_rank_fails_after_the_last_shard(leading):
+    """Such as one that was still loading its model. The others then wait for rank 0 when they exit."""
+    comm = Letters(0, answering)
+    engine = leading(comm)
+    comm.arriving.append((1, messages.Failed(UsageError("no such label"), "node2", True)))
+    until_failed(engine._counter)
+    engine._counter.post(messages.Finished(None))  # as `tell`, which had seen no error yet
+    with pytest.raises(UsageError, match=r"rank 1 on node2"):
+        engine.__exit__(None, None, None)
+    assert comm.sent == [messages.Ended(2)] and leading.exits == ["_meet"]
+
+
+def test_rank_0_fails_after_it_has_told_the_others_that_the_job_is_finished(leading):
+    """They exit without it, so it does not wait for them. If there are no others, it can run the next job."""
+    comm = Letters(0, answering)
+    engine = leading(comm)
+    engine.tell(None)
+    error = InputError("of the report")
+    engine.__exit__(InputError, error, None)
+    assert comm.sent == [messages.Finished(None)] and leading.exits == []
+    alone = leading(SimpleNamespace(size=1, rank=0, iprobe=lambda **what: False))
+    alone.__exit__(InputError, error, None)
+    assert leading.exits == []
+
+
+def test_no_job_after_an_error_in_the_same_process(leading):
+    """The other ranks exit, so rank 0 would wait for them for ever."""
+    engine = leading(Letters(0, answering))
+    engine.__exit__(InputError, InputError("is not to my taste"), None)
+    assert leading.exits == ["_meet"]
+    with pytest.raises(UsageError, match="Start mpiexec again"), leading(Letters(0, answering)):
+        pass
+
+
+@pytest.mark.skipif(not HAS_MPI, reason="mpi4py or mpiexec is not installed: pip install mpi4py mpich")
+def test_ctrl_c_at_the_exit():
+    """A rank that waits for the others ignores it: rank 0 may still write its message."""
+    done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

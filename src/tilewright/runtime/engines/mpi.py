@@ -2,21 +2,21 @@
 
 An error in one rank stops all ranks, and the message names the rank. Otherwise the other ranks would wait forever.
 
-A `TilewrightError`, such as a refusal of the input, ends all ranks in order: all call MPI_Finalize and exit with its
-code. The launcher then forwards all that they have written. MPI_Abort is for the rest: a rank that gives no response,
-another exception, and an error while ranks exchange files.
+There are two ways to stop. In order: after a `TilewrightError`, all ranks call MPI_Finalize and exit with its code. The
+launcher then forwards all that they have written. By MPI_Abort: after any other error, if a rank gives no response, and
+after an error while ranks exchange files.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import subprocess
+import signal
 import sys
 import threading
 import time
 import traceback
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -26,7 +26,8 @@ from tilewright.garbage import loaded_exempt
 from tilewright.runtime.engines.far_deaths import send
 from tilewright.runtime.engines.launchers import check_size, unlink_shared_memory, wait_until_read
 from tilewright.runtime.engines.local import places
-from tilewright.runtime.engines.rank_messages import Begin, Ending, Finished, Hello, NoResponse, Want, named
+from tilewright.runtime.engines.rank_devices import device_lines, gpu_names
+from tilewright.runtime.engines.rank_messages import Begin, Ended, Ending, Finished, Hello, NoResponse, Want, named
 from tilewright.runtime.engines.ranks import END_SECONDS, POLL_SECONDS, Counter, Link, RankBeat
 from tilewright.runtime.engines.schedule import Assignment
 from tilewright.runtime.engines.staging import Staging, begun, packed
@@ -38,6 +39,8 @@ from tilewright.runtime.jobs.settings import Settings
 from tilewright.runtime.jobs.stop import Stop, stopping
 from tilewright.runtime.jobs.task import Engine, J, Job, Place, Task, Worker, open_worker, run_shard
 from tilewright.runtime.jobs.workers import Tally
+
+_ended = False  # the other ranks of this process were told to exit
 
 
 class Mpi(Engine):
@@ -60,11 +63,16 @@ class Mpi(Engine):
         self._witness: Witness
         self._tally: Tally  # of this rank
         self._logs: str | None = None  # of the job
+        self._logged: BaseException | None = None  # the error that this rank has logged
         self._output: str | None = None  # of the job, once it is known
         self._shard: int | None = None  # the shard that this rank runs
 
     def __enter__(self) -> Mpi:  # all work of a rank is inside this block
-        """Raises UsageError if a launcher started many processes and each of them sees only itself."""
+        """Raises UsageError if a launcher started many processes and each of them sees only itself, and if an error has
+        already ended the ranks.
+        """
+        if _ended:
+            raise UsageError("an error has ended the MPI ranks of this process", remedy="start mpiexec again")
         low = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # a descriptor below MPI's, which witness.py needs
         try:
             from mpi4py import MPI
@@ -108,7 +116,7 @@ class Mpi(Engine):
 
     def notices(self) -> list[str]:
         """Lines for the user: the ranks and devices of each node, and how many files were sent."""
-        return [*_lines(self._map), *self._staging.notices()] if self.lead and self.workers > 1 else []
+        return [*device_lines(self._map), *self._staging.notices()] if self.lead and self.workers > 1 else []
 
     def _serve(self) -> Counter:
         if self._counter is None:
@@ -116,22 +124,25 @@ class Mpi(Engine):
         return self._counter
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """After an error, rank 0 raises it, and the other ranks raise Ending."""
-        ending = None
+        """Rank 0 raises the first error of any rank. After an error, the other ranks raise Ending."""
+        raised = error
         if error is not None and self.lead:
             self._end_others(error)
         elif error is not None:
-            ending = self._ending(error)
+            raised = self._ending(error)
             self._linked().end()
         self._staging.close()
         if self._counter:
             self._counter.close()
+            if self._counter.failed:
+                raised = self._counter.failed
+                self._log(raised)
         sys.excepthook, threading.excepthook = self._hooks
         self._witness.close()
-        if error is not None:
-            atexit.register(_meet, self._comm)
-        if ending and ending is not error:
-            raise ending from error
+        if isinstance(raised, Ending) or (self._counter and isinstance(self._counter.last, Ended)):
+            _exit_together(self._comm)
+        if raised and raised is not error:
+            raise raised from error
 
     def _end_others(self, error: BaseException) -> None:
         """On rank 0: end the other ranks because of an error. Returns when none of them works on the job any more.
@@ -140,11 +151,11 @@ class Mpi(Engine):
         """
         if self._has_ended:
             return
-        if self._staging.apart or not isinstance(error, TilewrightError) or isinstance(error, NoResponse):
+        if self._staging.is_sending or not isinstance(error, TilewrightError) or isinstance(error, NoResponse):
             self.abort(error)
         counter = self._serve()
-        if is_new := error is not counter.failed:  # else the rank that found the error has logged it
-            self._log(error)
+        is_new = error is not counter.failed
+        self._log(error)
         if not counter.end(error.exit_code):
             self.abort(error)
         self._has_ended = True
@@ -157,14 +168,14 @@ class Mpi(Engine):
         Stops all ranks with `abort` if they cannot exit in order.
         """
         try:
-            if self._staging.apart or not isinstance(error, Exception | Ending):
+            if self._staging.is_sending or not isinstance(error, Exception | Ending):
                 self.abort(error)
             if isinstance(error, Ending):
                 raise error
             self._linked().listen()  # if the job has ended, rank 0's clean-up may have caused this error
             if isinstance(error, TilewrightError) and not isinstance(error, NoResponse):
                 self._log(error)
-                self._linked().fail(error)
+                self._linked().fail(error, is_logged=error is self._logged)
             self.abort(error)
         except Ending as received:
             ending = received
@@ -182,7 +193,7 @@ class Mpi(Engine):
         except TilewrightError as error:
             refusal = named(error, self._comm.rank, os.uname().nodename)
         if first := next(filter(None, self._comm.allgather(refusal)), None):
-            atexit.register(_meet, self._comm)
+            _exit_together(self._comm)
             raise first if self.lead else Ending(first.exit_code)
         if self.place.gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.place.gpu
@@ -204,30 +215,44 @@ class Mpi(Engine):
         if not isinstance(error, TilewrightError):
             traceback.print_exception(error)
         last = self._line(error)
-        also = self._log(error)
-        if not also and self._output and add_line(*os.path.split(beside := f"{self._output}.{LOG}"), last):
+        also, beside = self._log(error), self._beside()
+        if not also and beside and add_line(*os.path.split(beside), last):
             also = beside
         sys.stderr.write(last + (f"This message is also in {also}\n" if also else ""))
         sys.stderr.flush()
         wait_until_read(sys.stderr)
         self._end(getattr(error, "exit_code", 5))
 
+    def _beside(self) -> str:
+        """The path of the log for errors before the job has logs; "" before the output is known."""
+        return f"{self._output.rstrip('/')}.{LOG}" if self._output else ""
+
     def _line(self, error: BaseException) -> str:
+        if self._counter and error is self._counter.failed:
+            return f"{error}\n"  # it already names its rank
         what = error if isinstance(error, TilewrightError) else repr(error)
         return f"rank {self._comm.rank} on {os.uname().nodename}: {what}\n"
 
     def _log(self, error: BaseException) -> str:
-        """Write the error and the shard that failed to the job's logs. Returns the path of the file; "" without one."""
+        """Write the error and the shard that failed to the job's logs, unless a rank has already done so.
+
+        Returns the path of the log; "" without one.
+        """
+        path = os.path.join(self._logs, LOG) if self._logs else ""
+        if error is self._logged or (self._counter and error is self._counter.logged):
+            return path
         blamed = isinstance(error, Exception) and not isinstance(error, TilewrightError)
         shard, record = self._shard if blamed else None, self._witness.record
         short = isinstance(error, MemoryError)  # counts as a kill from outside, as the kernel's OOM killer does
         if self._staging.home:
             death = {"shard": shard, "record": record, "why": repr(error), "killed": short, "said": self._line(error)}
             send(self._staging.home, death)
+            self._logged = error
         elif self._logs and shard is not None:
             note_death(self._logs, shard, record, repr(error), killed=short)
         if self._logs and add_line(self._logs, LOG, self._line(error)):
-            return os.path.join(self._logs, LOG)
+            self._logged = error
+            return path
         return ""
 
     def _end(self, code: int) -> NoReturn:
@@ -242,7 +267,7 @@ class Mpi(Engine):
         """
         job.stop.at_once = lambda: self._end(130)
         self._sign(job.directory)
-        self._output = job.directory.output
+        self._output = self._output or job.directory.output
         try:
             self._lead(job, self._serve())
         except TilewrightError as error:
@@ -253,6 +278,7 @@ class Mpi(Engine):
         job.facts |= {"ranks": self._comm.size, **self._staging.facts}
 
     def _lead(self, job: Job, counter: Counter) -> None:
+        counter.check()
         counter.begin(job)
         with trace.recording(job.directory, 0, job.settings.trace is not None, device=self.place.device):
             worker = self._open(job.task, job.directory)
@@ -269,9 +295,14 @@ class Mpi(Engine):
                 worker.close()
 
     def tell(self, report: Report) -> None:
-        """On rank 0: send the report to the other ranks, which then exit. Raises the error of a rank that failed."""
+        """On rank 0: send the report to the other ranks, which then exit. Raises the error of a rank that failed.
+
+        Removes OUTPUT.ranks.log of an earlier run.
+        """
         if self.lead:
             self._serve().check()
+            with suppress(OSError):
+                os.unlink(self._beside())
             self._serve().post(Finished(report))
 
     def follow(self, task: Task, output: str, settings: Settings) -> Report:
@@ -313,8 +344,10 @@ class Mpi(Engine):
         shard = directory.shard(given.shard, alone=given.alone, skip=given.skip)
         try:
             record = self._tally.add(directory, run_shard(worker, directory, shard, beat, doubted=given.doubted))
-        except TilewrightError:
-            if given.doubted:  # the output cannot hold failed records: the job stops, and the next run retries them
+        except TilewrightError as error:
+            elsewhere = self._counter and error is self._counter.failed  # in another rank
+            # The output cannot hold failed records: the job stops, and the next run retries them.
+            if given.doubted and not elsewhere:
                 if self._staging.home:
                     send(self._staging.home, {"shard": given.shard, "forget": True})
                 else:
@@ -341,6 +374,14 @@ class Mpi(Engine):
         return worker
 
 
+def _exit_together(comm: Any) -> None:
+    """Make all ranks wait for each other when they exit. Each rank must call this. They can run no further job."""
+    global _ended
+    if comm.size > 1:
+        _ended = True
+        atexit.register(_meet, comm)
+
+
 def _meet(comm: Any) -> None:
     """Wait until all ranks exit, so rank 0 has written its message before any rank exits.
 
@@ -348,41 +389,8 @@ def _meet(comm: Any) -> None:
     """
     from mpi4py import MPI
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # else it would end the wait
     if not MPI.Is_finalized():
         arrived = comm.Ibarrier()
         while not arrived.Test():
             time.sleep(POLL_SECONDS)
-
-
-def _lines(ranks: list[tuple[str, str]]) -> list[str]:
-    """One line per node with its ranks and their devices. ranks: (host, device) of each rank."""
-    hosts: dict[str, list[str]] = {}
-    for rank, (host, device) in enumerate(ranks):
-        hosts.setdefault(host, []).append(f"{rank} on {device}")
-    return [f"Ranks of {host}: {', '.join(each)}" for host, each in hosts.items()]
-
-
-def gpu_names(node: Any) -> tuple[str, ...]:
-    """The GPUs that this rank may choose from, by CUDA's names. node: the communicator of this node's ranks.
-
-    Raises UsageError if there are several GPUs and this process has already used the driver: then it can no longer
-    hide the other GPUs.
-    """
-    from tilewright.hardware import gpus
-
-    asked = bool(gpus.cache_info().currsize)
-    given = node.allgather(os.environ.get("CUDA_VISIBLE_DEVICES") or None)
-    count = node.bcast(_count_gpus() if node.rank == 0 and None in given else 0)
-    own = given[node.rank]
-    names = tuple(own.split(",")) if own else tuple(map(str, range(count)))
-    if asked and len(names) > 1:
-        remedy = "set CUDA_VISIBLE_DEVICES for each rank, or run the job before anything else uses a GPU"
-        raise UsageError(f"this process used CUDA before its rank could choose one of {len(names)} GPUs", remedy=remedy)
-    return names
-
-
-def _count_gpus() -> int:
-    """The number of GPUs, counted in a separate process; 0 without a driver."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.hardware import gpus; print(len(gpus()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return int(done.stdout) if done.returncode == 0 else 0

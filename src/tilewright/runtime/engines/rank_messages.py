@@ -58,10 +58,11 @@ class Finished:
 
 @dataclass
 class Failed:
-    """A rank cannot go on, and waits for `Ended`. host: the name of its node."""
+    """A rank cannot go on, and waits for `Ended`. host: the name of its node. is_logged: it has logged the error."""
 
     error: TilewrightError
     host: str
+    is_logged: bool
 
 
 @dataclass

@@ -76,6 +76,7 @@ class Link:
         self._asked = False
         self._sent: list[Request] = []
         self._arrived: list[object] = []  # messages that `receive` has not returned yet
+        self._last: Finished | Ended | None = None  # rank 0's last message, once it has arrived
 
     def send(self, message: object) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
@@ -107,23 +108,27 @@ class Link:
             time.sleep(POLL_SECONDS)
 
     def listen(self) -> None:
-        """Take the messages that have arrived. Raises Ending if the job ends."""
-        while self._comm.iprobe(0, FROM_LEAD):
+        """Take the messages that have arrived. Raises Ending if the job ends, also when it is called again."""
+        while not self._last and self._comm.iprobe(0, FROM_LEAD):
             message = self._comm.recv(None, 0, FROM_LEAD)
             self._heard = time.monotonic()
-            if isinstance(message, Ended):
-                raise Ending(message.code)
+            if isinstance(message, Finished | Ended):
+                self._last = message
             if not isinstance(message, Hello):
                 self._arrived.append(message)
+        if isinstance(self._last, Ended):
+            raise Ending(self._last.code)
 
-    def fail(self, error: TilewrightError) -> None:
+    def fail(self, error: TilewrightError, *, is_logged: bool) -> None:
         """Report an error to rank 0, and wait for its answer. Raises Ending when it arrives.
 
         Returns if no answer arrives in time, or if rank 0 has already finished the job.
         """
-        self.send(Failed(error, os.uname().nodename))
+        self.listen()
+        if not self._last:
+            self.send(Failed(error, os.uname().nodename, is_logged))
         until = time.monotonic() + END_SECONDS
-        while time.monotonic() < until and not any(isinstance(message, Finished) for message in self._arrived):
+        while time.monotonic() < until and not self._last:
             self.listen()
             time.sleep(POLL_SECONDS)
 
@@ -153,7 +158,9 @@ class Counter(threading.Thread):
         self._others = set(range(1, comm.size))  # ranks that have not sent Bye
         self._asked = ""
         self.failed: TilewrightError | None = None  # the error that ends the job; rank 0's main thread raises it
-        self._finished = False  # True: the others receive no further message, and MPI fails if one is left over
+        self.logged: TilewrightError | None = None  # the same error, if the rank that found it has logged it
+        # The last message, once it is sent. Send nothing after it: MPI_Finalize fails if a message was never received.
+        self.last: Finished | Ended | None = None
         self.start()
 
     def begin(self, job: Job) -> None:
@@ -236,7 +243,7 @@ class Counter(threading.Thread):
             self._start(message)
         elif isinstance(message, Hello):
             self._alone[source] = message.record
-            if source and not self._finished:
+            if source and not self.last:
                 self._send(Hello(), source)
             if self._job:
                 self._job.at_work(source, message.done, message.share)
@@ -257,6 +264,8 @@ class Counter(threading.Thread):
         elif isinstance(message, Bye):
             self._others.discard(source)
         elif isinstance(message, Failed):
+            if not self.failed and message.is_logged:
+                self.logged = message.error
             self._fail(message.error, source, message.host)
         elif isinstance(message, Finished | Ended):
             self._finish(message)
@@ -268,13 +277,16 @@ class Counter(threading.Thread):
         self._finish(Ended(error.exit_code))
 
     def _finish(self, message: Finished | Ended) -> None:
-        """Send the others the last message."""
-        others = () if self._finished else self._others
-        self._job, self._finished = None, True
-        for rank in others:
-            self._send(message, rank)
+        """Send the others the last message, unless it is sent already."""
+        self._job = None
+        if not self.last:
+            self.last = message
+            for rank in self._others:
+                self._send(message, rank)
 
     def _start(self, job: Job) -> None:
+        if self.last:  # a rank failed before the job began
+            return
         self._job, self._schedule = job, schedule(assignments(job.directory, job.todo), job.claim)
         self._waiting = set()
         self._loading = {0, *self._others}

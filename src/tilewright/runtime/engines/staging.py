@@ -80,10 +80,10 @@ class Staging:
     """The files of one node's ranks. Every rank must call `share`.
 
     folder: the node's temporary folder; None on a node that sees rank 0's files. facts: entries of the job's report.
-    apart: True while ranks exchange files, and so cannot exchange other messages.
+    is_sending: True while this rank is in collective calls that exchange files. It then cannot read messages.
     """
 
-    apart = False
+    is_sending = False
 
     def __init__(self, comm: Any, node: Any) -> None:
         self._comm, self._node = comm, node
@@ -99,7 +99,7 @@ class Staging:
         """
         if shared == "yes" or self._node.size == self._comm.size:  # the latter: there is only one node
             return job
-        self.apart = True
+        self.is_sending = True
         leaders = self._comm.Split(0 if self._node.rank == 0 else 1, self._comm.rank)
         lead = self._comm.rank == 0
         offer: Offer = self._comm.bcast(self._offer(job, shared) if lead else None)
@@ -110,14 +110,14 @@ class Staging:
             if lead:
                 _forget(offer)
         if refusal := self._comm.bcast(_refusal(offer, lacking, leaders.size) if lead and lacking else None):
-            self.apart = False
+            self.is_sending = False
             raise refusal
         if lacking:
             self._send(leaders, offer, sees=bool(sees), lacking=lacking)
         sees = self._node.bcast(sees)
         home = self._comm.bcast(listen() if lead and lacking else "")
         self.folder = self._node.bcast(self.folder)
-        self.apart = False
+        self.is_sending = False
         if sees:
             return job
         self.home = home
@@ -132,7 +132,7 @@ class Staging:
         return [f"Sent {files} ({sent['bytes']:,} bytes) to {nodes} not see the files of rank 0"]
 
     def directory(self, output: str, manifest: bytes) -> JobDirectory:
-        """Open rank 0's job directory, or this node's own one. That gets rank 0's manifest if it has none."""
+        """Open rank 0's job directory, or this node's own. A new own directory gets rank 0's manifest."""
         if not self.folder:
             return _found(output)
         directory = JobDirectory(output, make=True)

@@ -11,6 +11,7 @@ if os.environ.get("TILEWRIGHT_GPU") != "1":  # before numba and triton are impor
 import numpy as np
 import pytest
 
+MANY_FILES = 200
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # to stop
 # Files that take longest. xdist's workers take files from one queue, so they end together if these are first.
 # test_every_rung.py compiles most kernels for CPUs. Meanwhile the other two workers run the files up to the gap, which
@@ -47,6 +48,14 @@ def simulated_gpu():
         return
     with gpu_kernels_on_the_cpu(), in_turns():
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_open_files():
+    """What a test leaves open may be garbage that only a collection closes. Systems often allow 1,024 open files."""
+    yield
+    if os.path.isdir("/proc/self/fd") and len(os.listdir("/proc/self/fd")) > MANY_FILES:
+        gc.collect()
 
 
 @pytest.fixture

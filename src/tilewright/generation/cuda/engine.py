@@ -155,9 +155,9 @@ class CudaEngine(Engine):
         GPU's memory. The hidden states are valid until the next ones are requested."""
         state = self.scheduler.state
         assert state is not None
+        products = LIMB_PRODUCTS if state.backend.between == "float32" else 1
+        worth = QUEUED / self.model.sizes.width**2 / products if state.backend.captures else 0
         try:
-            products = LIMB_PRODUCTS if state.backend.between == "float32" else 1
-            worth = QUEUED / self.model.sizes.width**2 / products if state.backend.captures else 0
             hidden = state.prefill(*prompts.rows(worth))
         except torch.cuda.OutOfMemoryError as error:
             hidden, what = None, str(error).partition(". ")[0]

@@ -5,6 +5,7 @@ import pytest
 
 from tilewright.bench.climb import parts
 from tilewright.bench.peers import cpu_peers
+from tilewright.bench.peers._shared import packs
 from tilewright.ops.attention.problem import Case as Attention
 from tilewright.ops.batchnorm.problem import Case as Batchnorm
 from tilewright.ops.conv1d.problem import Case as Conv1d
@@ -59,3 +60,17 @@ def test_a_peer_writes_to_memory_that_is_allocated(case, rng):
     """As our kernels do. Otherwise page faults were most of PyTorch's time for 268 MB of embeddings."""
     (call,) = cpu_peers(op_of(case), case, parts(op_of(case))[1].make(case, rng)).values()
     assert call().data_ptr() == call().data_ptr()
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_cpu_that_cannot_pack_bfloat16_has_the_other_peers(supported, rng, monkeypatch):
+    """An AVX2 CPU: oneDNN raises RuntimeError there, which ended the whole ladder."""
+    if supported and not packs("bfloat16"):
+        pytest.skip("oneDNN packs no bfloat16 weights on this CPU")
+    monkeypatch.setattr("torch.ops.mkldnn._is_mkldnn_bf16_supported", lambda: supported, raising=False)
+    case = Matmul(7, 9, 12, dtype="bfloat16")
+    inputs = parts("matmul")[1].make(case, rng)
+    exact, calls = parts("matmul")[1].reference(case, inputs), cpu_peers("matmul", case, inputs)
+    assert list(calls) == ["oneDNN", "oneDNN, packed"][: 1 + supported]
+    for call in calls.values():
+        np.testing.assert_allclose(call().float().numpy(), exact, rtol=0.02, atol=0.05)

@@ -37,6 +37,11 @@ def _first(tensors: dict, along: tuple[str, ...], width: int) -> dict:
     return {name: value[:count] if name in along else value for name, value in tensors.items()}
 
 
+def packs(dtype: str) -> bool:
+    """Whether oneDNN packs weights of this dtype on this CPU: bfloat16 needs AVX-512 or AVX-NE-CONVERT."""
+    return dtype != "bfloat16" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def in_class(case, x):
     """A tensor in the dtype in which the accuracy class keeps activations: 16 bits in a 16-bit class."""
     return x.to(torch_dtype(case.dtype))

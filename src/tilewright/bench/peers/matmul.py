@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tilewright.bench.measure import Call
-from tilewright.bench.peers._shared import tensor
+from tilewright.bench.peers._shared import packs, tensor
 from tilewright.bench.peers.openvino import compiled
 from tilewright.ops.matmul.problem import EPS32, STEEPEST
 
@@ -33,13 +33,14 @@ def truth(case, tensors: dict):
 
 def cpu(case, inputs: dict) -> dict[str, Call]:
     """Libraries for a product alone. MKL (float32) and oneDNN (bfloat16) read b as it is. "oneDNN, packed" and
-    OpenVINO, if it is installed, convert b to their own layout beforehand, as tilewright's packed rungs do."""
+    OpenVINO, if they can, convert b to their own layout beforehand, as tilewright's packed rungs do."""
     if case.batch or case.bias or case.residual or case.activation or case.gathered:
         return {}
     a, b = (tensor(inputs[name], case.dtype) for name in "ab")
     out = torch.empty(case.M, case.N, dtype=a.dtype)
     found = {"MKL" if case.dtype == "float32" else "oneDNN": lambda: torch.mm(a, b, out=out)}
-    found["oneDNN, packed"] = _packed(a, b)
+    if packs(case.dtype):
+        found["oneDNN, packed"] = _packed(a, b)
     if case.dtype == "float32" and find_spec("openvino"):
         found["OpenVINO"] = _openvino(a.numpy(), b.numpy())
     return found

@@ -174,13 +174,15 @@ def _peers(config, weights, ids: np.ndarray, dtype: str, device: str, say: Say) 
     except ModuleNotFoundError as missing:
         say(f"no peer: {missing.name} is not installed; pip install torch puts PyTorch beside ours")
         return
+    from tilewright.bench.peers._shared import packs
+
     torch.set_num_threads(thread_count())
     dtypes = {"PyTorch": dtype} if device == "cpu" or dtype == "float32" else {}
     dtypes |= {"PyTorch compiled": "bfloat16"} if device != "cpu" else {}
     for name, kind in dtypes.items():
         run = torch_network(torch, config, weights, kind, device, compiled="compiled" in name)
         yield _fastest(name, kind, run, ids, device, say)
-    if device == "cpu":
+    if device == "cpu" and packs(dtype):
         run = torch_network(torch, config, weights, dtype, device, compiled=False, windows=True)
         yield _fastest("PyTorch, windows", dtype, run, ids, device, say)
 

@@ -34,10 +34,34 @@ def test_a_kernel_waits_before_all_else(kernel):
     assert ast.unparse(first) == "wait_for_inputs()"
 
 
+WARPS = {"gemm/tile/hopper.py": ["load_tiles", "multiply_tiles"], "gemm/tile/hopper_ends.py": ["move_tiles"],
+         "matmul_argmax/tile/hopper.py": ["search_tiles"]}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "name"), [(path, name) for path, names in WARPS.items() for name in names])
+def test_the_warps_of_a_kernel_for_hopper_wait_before_they_touch_arrays(path, name):
+    """The warp that loads weights does not, and no other."""
+    tree = ast.parse(Path(tilewright.__file__).with_name("ops").joinpath(path).read_text())
+    function = next(part for part in tree.body if getattr(part, "name", "") == name)
+    text = "\n".join(ast.unparse(part) for part in function.body[1:])  # without the docstring
+    before, waited, _ = text.partition("wait_for_inputs()")
+    assert waited and not any(
+        word in before for word in ("for ", "while ", "copy_in(", "copy_out(", "store", "gl.load")
+    )
+    assert before.rstrip().endswith("if LEFT:") == (name == "load_tiles")
+
+
 @pytest.mark.parametrize("path", ["gemm/tile/hopper.py", "matmul_argmax/tile/hopper.py"])
-def test_a_kernel_for_hopper_waits_before_its_warps_part(path):
-    parts = Path(tilewright.__file__).with_name("ops").joinpath(path).read_text().split("gl.warp_specialize(")[:-1]
-    assert parts and all(part.rstrip().endswith("wait_for_inputs()") for part in parts)
+def test_a_kernel_for_hopper_has_no_other_warps(path):
+    text = Path(tilewright.__file__).with_name("ops").joinpath(path).read_text()
+    (jobs,) = (
+        call.args[0]
+        for call in ast.walk(ast.parse(text))
+        if getattr(getattr(call, "func", 0), "attr", "") == "warp_specialize"
+    )
+    assert {job.elts[0].id for job in jobs.elts} <= {name for names in WARPS.values() for name in names}
+    (weights,) = [job for job in jobs.elts if job.elts[0].id == "load_tiles" and not job.elts[1].elts[-1].value]
+    assert weights.elts[1].elts[0].id == "b"
 
 
 def test_no_other_kernel_starts_early():

@@ -156,9 +156,12 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
     kind = {"limbs": dtype == "float32", "specialized": rung.options.get("specialized", False)}
     own = launch.shape_for(launch.LINE // weights.data.element_size(), N, M, **kind, narrow=True)
     bits = set()
-    for columns in (64, 128, 256) if "specialized" in rung.name and dtype != "float32" else (64, 128):
+    tiles = [(128, 64), (128, 128)]
+    if "specialized" in rung.name:
+        tiles += [(64, 64), (64, 128)] if dtype == "float32" else [(64, 64), (64, 128), (128, 256)]
+    for rows, columns in tiles:
         out = torch.full((M, N), torch.nan, device=PLACE)
-        shape = replace(own, BN=columns, stages=3, group=1)
+        shape = replace(own, BM=rows, BN=columns, stages=3, group=1)
         launch.multiply(Rows(inputs["a"], None), weights, out, Epilogue(none, none, None), **rung.options, shape=shape)
         bits.add(out.cpu().numpy().tobytes())
     assert len(bits) == 1

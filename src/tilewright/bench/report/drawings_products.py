@@ -110,9 +110,9 @@ def simt_tile() -> Drawing:
 
 def specialized() -> Drawing:
     """The pipeline of `tile.specialized` over time."""
-    drawing = Drawing(800, 250, "matmul, tile.specialized: one warp loads, two warpgroups multiply")
+    drawing = Drawing(800, 250, "matmul, tile.specialized: two warps load, two warpgroups multiply")
     drawing.text(20, 24, "tile.specialized: who does what, over time", size=15, weight="bold")
-    names = ("loading warp", "warpgroup 0", "warpgroup 1")
+    names = ("loading warps", "warpgroup 0", "warpgroup 1")
     for lane, name in enumerate(names):
         drawing.text(20, 72 + lane * 56, name)
     for step in range(8):

@@ -4,7 +4,8 @@ compute capability 9.0 and later.
 The programs of such a kernel are assigned to multiprocessors while the last programs of the kernel ahead still run.
 Then they wait until all kernels ahead have ended and their results are visible. This hides the launch time. For few
 rows, launching takes a large part of a kernel's time. Every kernel launched this way first waits, then reads or writes
-arrays. So if a kernel has ended, all kernels ahead of it have ended, too.
+arrays. So if a kernel has ended, all kernels ahead of it have ended, too. Only weights are read before the
+wait: the kernel ahead never writes them.
 """
 
 from functools import cache

@@ -1,10 +1,14 @@
-"""out (M, N) = activation(a (M, K) @ b (N, K)^T + residual + bias) on Hopper, in Gluon: one warp loads tiles into
+"""out (M, N) = activation(a (M, K) @ b (N, K)^T + residual + bias) on Hopper, in Gluon: two warps load tiles into
 shared memory by bulk copies, two warpgroups multiply half a tile's rows each.
 
 They synchronise at barriers in shared memory: `full` counts the bytes that have arrived in a stage, `empty` the
 warpgroups that have read it. So up to `stages` blocks of K are prefetched, also of the next tile. Unlike `product`, one
 warpgroup finishes a tile while the other uses the matrix unit. The limit is the rate of the matrix units. It gains
 little where each program has one tile: nothing overlaps its end.
+
+With few rows the limit is latency: the blocks of K are multiplied one after the other. Then a tile has only the rows of
+one warpgroup. That leaves shared memory for twice as many stages, and the first ones are filled with weights while the
+kernel ahead is still running.
 """
 
 import triton.experimental.gluon.language as gl
@@ -16,7 +20,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.ops.gemm.tile.hopper_ends import (
     HALF_ROWS,
@@ -25,6 +28,7 @@ from tilewright.ops.gemm.tile.hopper_ends import (
     finish_in_buffers,
     move_tiles,
     tile_corner,
+    wait_for_inputs,
     write_by_copy,
     write_by_stores,
 )
@@ -34,30 +38,30 @@ REGISTERS = 168  # per thread, of 3 x 128; the two multiplying warpgroups then t
 
 
 @gluon.jit
-def wait_for_inputs():
-    """As `early.wait_for_inputs`."""
-    gdc_wait()
-    gdc_launch_dependents()
+def load_tiles(x, boxes, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr, LEFT: gl.constexpr):
+    """A loading warp: load each block of K of each tile of this program, in order, once a stage is empty. x: descriptor
+    of the LEFT operand or of the weights. boxes: its buffers in `stages`.
 
-
-@gluon.jit
-def load_tiles(a, b, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr):
-    """The loading warp: load each block of K of each tile of this program, in order, once a stage is empty."""
+    Weights are loaded before the kernels ahead have ended: `launch.settled` makes sure that they do not write them.
+    """
     STAGES: gl.constexpr = stages.full.type.shape[0]
+    BOXES: gl.constexpr = block.BM // HALF_ROWS if LEFT else 1
+    if LEFT:
+        wait_for_inputs()
     step = 0
     tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         i, j = tile_corner(tile, sizes.M, sizes.N, block)
+        first = i if LEFT else j
         for p in range(0, sizes.K, block.BK):
             stage = step % STAGES
             full = stages.full.index(stage)
             mbarrier.wait(stages.empty.index(stage), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(full, LIMBS * (2 * a.block_type.nbytes + b.block_type.nbytes))
+            mbarrier.expect(full, LIMBS * BOXES * x.block_type.nbytes)
             for limb in gl.static_range(LIMBS):
-                tile_index, k = stage * LIMBS + limb, limb * sizes.K + p
-                copy_in(a, [i, k], full, stages.a_tiles.index(2 * tile_index))
-                copy_in(a, [i + HALF_ROWS, k], full, stages.a_tiles.index(2 * tile_index + 1))
-                copy_in(b, [j, k], full, stages.b_tiles.index(tile_index))
+                for box in gl.static_range(BOXES):
+                    index = BOXES * (stage * LIMBS + limb) + box
+                    copy_in(x, [first + box * HALF_ROWS, limb * sizes.K + p], full, boxes.index(index))
             step += 1
 
 
@@ -78,11 +82,12 @@ def multiply_one(stages, step, K, block: gl.constexpr, HALF: gl.constexpr):
     BN: gl.constexpr = block.BN
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, DEPTH])
     STAGES: gl.constexpr = stages.full.type.shape[0]
+    HALVES: gl.constexpr = block.BM // HALF_ROWS
     totals = gl.zeros((HALF_ROWS, BN), gl.float32, LAYOUT)
     for p in range(0, K, block.BK):
         stage = step % STAGES
         mbarrier.wait(stages.full.index(stage), step // STAGES & 1)
-        left, right = stages.a_tiles.index(2 * stage + HALF), stages.b_tiles.index(stage).permute((1, 0))
+        left, right = stages.a_tiles.index(HALVES * stage + HALF), stages.b_tiles.index(stage).permute((1, 0))
         totals = warpgroup_mma(left, right, totals, is_async=True)
         totals = warpgroup_mma_wait(1, deps=(totals,))
         mbarrier.arrive(stages.empty.index((step + STAGES - 1) % STAGES), pred=p > 0)
@@ -98,12 +103,14 @@ def multiply_limbs(stages, step, K, block: gl.constexpr, PRODUCTS: gl.constexpr,
     BN: gl.constexpr = block.BN
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     STAGES: gl.constexpr = stages.full.type.shape[0]
+    HALVES: gl.constexpr = block.BM // HALF_ROWS
     totals = gl.zeros((HALF_ROWS, BN), gl.float32, LAYOUT)
     part = gl.zeros((HALF_ROWS, BN), gl.float32, LAYOUT)
     for _ in range(0, K, block.BK):
         stage = step % STAGES
         mbarrier.wait(stages.full.index(stage), step // STAGES & 1)
-        a_high, a_low = stages.a_tiles.index(4 * stage + HALF), stages.a_tiles.index(4 * stage + 2 + HALF)
+        first = 2 * HALVES * stage + HALF
+        a_high, a_low = stages.a_tiles.index(first), stages.a_tiles.index(first + HALVES)
         b_high = stages.b_tiles.index(2 * stage).permute((1, 0))
         b_low = stages.b_tiles.index(2 * stage + 1).permute((1, 0))
         if PRODUCTS == 4:
@@ -128,33 +135,35 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
-def allocate_stages(a, b, COUNT: gl.constexpr, LIMBS: gl.constexpr):
+def allocate_stages(a, b, COUNT: gl.constexpr, LIMBS: gl.constexpr, HALVES: gl.constexpr):
     """`Stages` for tiles of the descriptors a and b."""
-    a_tiles = gl.allocate_shared_memory(a.dtype, [COUNT * LIMBS * 2] + a.block_type.shape, a.layout)
+    a_tiles = gl.allocate_shared_memory(a.dtype, [COUNT * LIMBS * HALVES] + a.block_type.shape, a.layout)
     b_tiles = gl.allocate_shared_memory(b.dtype, [COUNT * LIMBS] + b.block_type.shape, b.layout)
-    return Stages(a_tiles, b_tiles, barriers(COUNT, 1), barriers(COUNT, 2))
+    return Stages(a_tiles, b_tiles, barriers(COUNT, 2), barriers(COUNT, HALVES))
 
 
 @gluon.jit
 def multiply_tiles(out, stages, exchange, extras, sizes, block: gl.constexpr, form: gl.constexpr, HALF: gl.constexpr):
-    """A multiplying warpgroup: compute and write one half of each tile of this program."""
-    ACTIVATION: gl.constexpr = form.activation
-    step = 0
-    tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        i, j = tile_corner(tile, sizes.M, sizes.N, block)
-        totals, step = multiply_half(stages, step, sizes.K, block, form.products, HALF)
-        if form.end == "moving_warp":
-            finish_in_buffers(totals, exchange, extras.bias, j, sizes.N, tile // gl.num_programs(0), form, HALF)
-        else:
-            i += HALF * HALF_ROWS
-            totals = finish(totals, i, j, extras, sizes, ACTIVATION)
-            if form.end == "bulk_copy":
-                write_by_copy(totals, out, exchange.buffers.index(HALF), i, j)
+    """A multiplying warpgroup: compute and write one half of each tile of this program, if a tile has this half."""
+    if HALF * HALF_ROWS < block.BM:
+        ACTIVATION: gl.constexpr = form.activation
+        wait_for_inputs()
+        step = 0
+        tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
+        for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+            i, j = tile_corner(tile, sizes.M, sizes.N, block)
+            totals, step = multiply_half(stages, step, sizes.K, block, form.products, HALF)
+            if form.end == "moving_warp":
+                finish_in_buffers(totals, exchange, extras.bias, j, sizes.N, tile // gl.num_programs(0), form, HALF)
             else:
-                write_by_stores(totals, out, i, j, sizes)
-    if form.end == "bulk_copy":
-        tma.store_wait(0)
+                i += HALF * HALF_ROWS
+                totals = finish(totals, i, j, extras, sizes, ACTIVATION)
+                if form.end == "bulk_copy":
+                    write_by_copy(totals, out, exchange.buffers.index(HALF), i, j)
+                else:
+                    write_by_stores(totals, out, i, j, sizes)
+        if form.end == "bulk_copy":
+            tma.store_wait(0)
 
 
 @gluon.jit
@@ -162,41 +171,29 @@ def product(a, b, out, bias, residual, sizes, block: gl.constexpr, form: gl.cons
     """out (M, N) = activation(a @ b^T + residual + bias), float32 sums; operands and limbs as for `product.product`.
 
     a, b: descriptors of boxes (HALF_ROWS, BK) and (BN, BK). Boxes of out are (HALF_ROWS, BN) for the end "bulk_copy",
-    (HALF_ROWS, 128 bytes) for "moving_warp"; the residual's too. sizes, block, form: see `records`.
+    (HALF_ROWS, 128 bytes) for "moving_warp"; the residual's too. sizes, block, form: see `records`. block.BM: HALF_ROWS
+    or twice as many.
     """
     LIMBS: gl.constexpr = 1 if form.products == 1 else 2
-    stages = allocate_stages(a, b, form.stages, LIMBS)
-    if form.end == "moving_warp":
-        COUNT: gl.constexpr = 2 * block.BN // out.block_type.shape[1]
+    HALVES: gl.constexpr = block.BM // HALF_ROWS
+    stages = allocate_stages(a, b, form.stages, LIMBS, HALVES)
+    exchange, extras = Exchange(None, None, None), Extras(bias, residual)
+    if form.end == "bulk_copy":
+        buffers = gl.allocate_shared_memory(out.dtype, [HALVES] + out.block_type.shape, out.layout)
+        exchange = Exchange(buffers, None, None)
+    elif form.end == "moving_warp":
+        COUNT: gl.constexpr = HALVES * block.BN // out.block_type.shape[1]
         buffers = gl.allocate_shared_memory(out.dtype, [COUNT] + out.block_type.shape, out.layout)
-        exchange = Exchange(buffers, barriers(COUNT, 1), barriers(COUNT, 1))
-        extras = Extras(bias, None)
-        fence_async_shared()
-        wait_for_inputs()
-        gl.warp_specialize(
-            [
-                (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 0)),
-                (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 1)),
-                (load_tiles, (a, b, stages, sizes, block, LIMBS)),
-                (move_tiles, (out, residual, exchange, sizes, block)),
-            ],
-            [4, 1, 1],
-            [240, 24, 24],
-        )
-    else:
-        exchange = Exchange(None, None, None)
-        if form.end == "bulk_copy":
-            buffers = gl.allocate_shared_memory(out.dtype, [2] + out.block_type.shape, out.layout)
-            exchange = Exchange(buffers, None, None)
-        extras = Extras(bias, residual)
-        fence_async_shared()
-        wait_for_inputs()
-        gl.warp_specialize(
-            [
-                (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 0)),
-                (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 1)),
-                (load_tiles, (a, b, stages, sizes, block, LIMBS)),
-            ],
-            [4, 1],
-            [240, 24],
-        )
+        exchange, extras = Exchange(buffers, barriers(COUNT, 1), barriers(COUNT, 1)), Extras(bias, None)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 0)),
+            (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 1)),
+            (load_tiles, (a, stages.a_tiles, stages, sizes, block, LIMBS, True)),
+            (load_tiles, (b, stages.b_tiles, stages, sizes, block, LIMBS, False)),
+            (move_tiles, (out, residual, exchange, sizes, block, form)),
+        ],
+        [4, 1, 1, 1],
+        [240, 24, 24, 24],
+    )

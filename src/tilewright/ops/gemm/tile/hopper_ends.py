@@ -12,8 +12,9 @@ exchange `Exchange`, form `Form`, block `Block`.
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from tilewright.ops.gemm.tile import epilogue, product
+from tilewright.ops.gemm.tile import epilogue, product, records
 
 # Triton functions, compiled again as Gluon
 activate, tile_corner = gluon.jit(epilogue.activate.fn), gluon.jit(product.tile_corner.fn)
@@ -21,7 +22,14 @@ activate, tile_corner = gluon.jit(epilogue.activate.fn), gluon.jit(product.tile_
 copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # the second name in Triton 3.6 and 3.7
 copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
-HALF_ROWS = gl.constexpr(64)  # rows of a tile that a warpgroup computes: the rows of one of its instructions
+HALF_ROWS = gl.constexpr(records.HALF_ROWS)
+
+
+@gluon.jit
+def wait_for_inputs():
+    """As `early.wait_for_inputs`. Each warp that reads or writes arrays calls it first."""
+    gdc_wait()
+    gdc_launch_dependents()
 
 
 @gluon.jit
@@ -110,23 +118,27 @@ def finish_in_buffers(totals, exchange, bias, j, N, count, form: gl.constexpr, H
 
 
 @gluon.jit
-def move_tiles(out, residual, exchange, sizes, block: gl.constexpr):
-    """The moving warp: load each tile's residual into the buffers once they are empty, then store the results."""
-    PART: gl.constexpr = out.block_type.shape[1]
-    PARTS: gl.constexpr = block.BN // PART
-    tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        i, j = tile_corner(tile, sizes.M, sizes.N, block)
-        count = tile // gl.num_programs(0)
+def move_tiles(out, residual, exchange, sizes, block: gl.constexpr, form: gl.constexpr):
+    """The moving warp, if the form has one: load each tile's residual into the buffers once they are empty, then store
+    the results."""
+    if form.end == "moving_warp":
+        PART: gl.constexpr = out.block_type.shape[1]
+        PARTS: gl.constexpr = block.BN // PART
+        HALVES: gl.constexpr = block.BM // HALF_ROWS
+        wait_for_inputs()
+        tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
+        for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+            i, j = tile_corner(tile, sizes.M, sizes.N, block)
+            count = tile // gl.num_programs(0)
+            tma.store_wait(0)
+            for p in gl.static_range(PARTS):
+                for half in gl.static_range(HALVES):
+                    loaded, buffer = exchange.loaded.index(half * PARTS + p), exchange.buffers.index(half * PARTS + p)
+                    mbarrier.expect(loaded, residual.block_type.nbytes)
+                    copy_in(residual, [i + half * HALF_ROWS, j + p * PART], loaded, buffer)
+            for p in gl.static_range(PARTS):
+                for half in gl.static_range(HALVES):
+                    mbarrier.wait(exchange.finished.index(half * PARTS + p), count & 1)
+                    buffer = exchange.buffers.index(half * PARTS + p)
+                    copy_out(out, [i + half * HALF_ROWS, j + p * PART], buffer)
         tma.store_wait(0)
-        for p in gl.static_range(PARTS):
-            for half in gl.static_range(2):
-                loaded, buffer = exchange.loaded.index(half * PARTS + p), exchange.buffers.index(half * PARTS + p)
-                mbarrier.expect(loaded, residual.block_type.nbytes)
-                copy_in(residual, [i + half * HALF_ROWS, j + p * PART], loaded, buffer)
-        for p in gl.static_range(PARTS):
-            for half in gl.static_range(2):
-                mbarrier.wait(exchange.finished.index(half * PARTS + p), count & 1)
-                buffer = exchange.buffers.index(half * PARTS + p)
-                copy_out(out, [i + half * HALF_ROWS, j + p * PART], buffer)
-    tma.store_wait(0)

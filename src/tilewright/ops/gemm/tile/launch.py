@@ -7,7 +7,7 @@ from tilewright.ops.core.gpu.early import early
 from tilewright.ops.core.gpu.tensors import multiprocessors, torch_dtype
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.gemm.tile import product
-from tilewright.ops.gemm.tile.records import Block, Form, Sizes
+from tilewright.ops.gemm.tile.records import HALF_ROWS, Block, Form, Sizes
 from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, hopper_descriptor, special, start, triton_descriptor
 
 LINE = 128  # bytes of a row of a tile: the longest that a bulk copy stores without bank conflicts
@@ -22,7 +22,7 @@ def transpose(b, rung: str, dtype: str) -> Packed:
     unit = ALIGNMENT // torch_dtype(dtype).itemsize
     data = b.new_zeros(N, max(-(-K // unit), 1) * unit, dtype=torch_dtype(dtype))
     data[:, :K] = b.T
-    return Packed(rung, K, N, dtype, data)
+    return Packed(rung, K, N, dtype, settled(data))
 
 
 def transpose_limbs(b, rung: str, dtype: str) -> Packed:
@@ -34,7 +34,14 @@ def transpose_limbs(b, rung: str, dtype: str) -> Packed:
     data = b.new_zeros(N, 2 * depth, dtype=torch.bfloat16)
     data[:, :K] = b.T
     data[:, depth : depth + K] = b.T.float() - data[:, :K].float()
-    return Packed(rung, K, N, "float32", data)
+    return Packed(rung, K, N, "float32", settled(data))
+
+
+def settled(weights):
+    """weights, after one more kernel that does not write them. The next kernel may be a product that loads weights
+    before the kernel ahead of it has ended; all others have ended then, see `core.gpu.early`."""
+    weights[:1, :1].clone()
+    return weights
 
 
 def left_operand(rows: Rows, weights: Packed):
@@ -74,19 +81,22 @@ class Shape:
     warps: int = 8
 
 
-# columns of a tile -> time relative to the widest tile; H200, 4096^3, November 2026
-COSTS = {256: 1.0, 128: 0.52, 64: 0.42}
-LIMB_COSTS = {128: 1.0, 64: 0.63}
+# (rows, columns) of a tile -> time relative to the largest, and stages that fit in shared memory. November 2026, H200,
+# 4096^3; for tiles of 64 rows an H100 and products of GPT-2 with up to 128 rows
+TILES = {(128, 256): (1.0, 3), (128, 128): (0.52, 5), (128, 64): (0.42, 6), (64, 64): (0.35, 12)}
+LIMB_TILES = {(128, 128): (1.0, 3), (128, 64): (0.63, 4), (64, 64): (0.53, 6)}
+PORTABLE_TILES = {(128, 256): (1.0, 3), (128, 128): (0.52, 3)}  # for `product`
 
 
-def quickest(costs: dict[int, float], M: int, N: int) -> int:
-    """Columns of the tiles with which a product is finished first.
+def quickest(tiles: dict[tuple[int, int], tuple[float, int]], M: int, N: int, depth: int) -> Shape:
+    """The one of `tiles` with which a product is finished first.
 
-    Programs take one tile per round, and most of them may be idle in the last round. Narrower tiles, which multiply
+    Programs take one tile per round, and most of them may be idle in the last round. Smaller tiles, which multiply
     more slowly, then finish earlier.
     """
-    down, programs = -(-M // 128), multiprocessors()
-    return min(costs, key=lambda columns: -(-down * -(-N // columns) // programs) * costs[columns])
+    programs = multiprocessors()
+    rows, columns = min(tiles, key=lambda tile: -(-(-(-M // tile[0]) * -(-N // tile[1])) // programs) * tiles[tile][0])
+    return Shape(rows, columns, depth, tiles[rows, columns][1])
 
 
 @lru_cache(maxsize=4096)
@@ -96,15 +106,10 @@ def shape_for(depth: int, N: int, M: int, *, limbs: bool, specialized: bool, nar
     depth: elements in a LINE. limbs: float32 operands split in two. specialized: for the kernel in `hopper`. narrow:
     results need so much shared memory that 256 columns do not fit.
     """
-    if specialized and not limbs:
-        columns = quickest({n: cost for n, cost in COSTS.items() if n < 256 or not narrow}, M, N)
-        return Shape(128, columns, depth, {256: 3, 128: 5, 64: 6}[columns])
-    if specialized:
-        columns = quickest(LIMB_COSTS, M, N)
-        return Shape(128, columns, depth, {128: 3, 64: 4}[columns])
-    if limbs:
+    if limbs and not specialized:
         return Shape(128, 128, depth // 2, 3)  # two limbs of each operand
-    return Shape(128, 128 if narrow else quickest({n: COSTS[n] for n in (256, 128)}, M, N), depth, 3)
+    tiles = LIMB_TILES if limbs else TILES if specialized else PORTABLE_TILES
+    return quickest({tile: cost for tile, cost in tiles.items() if tile[1] < 256 or not narrow}, M, N, depth)
 
 
 def multiply(
@@ -123,7 +128,7 @@ def multiply(
     end = _end(out, residual, limbs=limbs == 2, specialized=specialized)
     narrow = word == 4 or residual is not None if not specialized else word == 4 and end == "moving_warp"
     s = shape or shape_for(LINE // a.element_size(), N, M, limbs=limbs == 2, specialized=specialized, narrow=narrow)
-    height, wide = s.BM // 2 if specialized else s.BM, LINE // word if end == "moving_warp" else s.BN
+    height, wide = HALF_ROWS if specialized else s.BM, min(LINE // word, s.BN) if end == "moving_warp" else s.BN
     operands = describe(a, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
     target = out if end == "stores" else describe(out, [height, wide])
     added = bias, describe(residual, [height, wide]) if end == "moving_warp" else residual

@@ -5,6 +5,8 @@ Triton 3.6 cannot read a field named `values` or `type` of a record of tensors, 
 
 from typing import Any, NamedTuple
 
+HALF_ROWS = 64  # rows of a tile that a warpgroup computes on Hopper: the rows of one of its instructions
+
 
 class Block(NamedTuple):
     """The tile of out that a program computes at a time.

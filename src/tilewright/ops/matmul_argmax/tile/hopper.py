@@ -1,4 +1,4 @@
-"""`best.best_product` on Hopper, in Gluon, from the parts of `gemm.tile.hopper`: one warp loads tiles, two warpgroups
+"""`best.best_product` on Hopper, in Gluon, from the parts of `gemm.tile.hopper`: two warps load tiles, two warpgroups
 multiply half a tile's rows each and search them while the other one uses the matrix unit.
 
 The limit is the rate of the matrix units. It gains little where each program has one tile: nothing overlaps its search.
@@ -45,13 +45,16 @@ def store_best(totals, values, columns, i, j, sizes):
 
 @gluon.jit
 def search_tiles(values, columns, stages, sizes, block: gl.constexpr, form: gl.constexpr, HALF: gl.constexpr):
-    """A multiplying warpgroup: compute and search the upper (HALF 0) or lower (1) half of each tile of this program."""
-    step = 0
-    tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        i, j = tile_corner(tile, sizes.M, sizes.N, block)
-        totals, step = multiply_half(stages, step, sizes.K, block, form.products, HALF)
-        store_best(totals, values, columns, i + HALF * HALF_ROWS, j, sizes)
+    """A multiplying warpgroup: compute and search the upper (HALF 0) or lower (1) half of each tile of this program, if
+    a tile has this half."""
+    if HALF * HALF_ROWS < block.BM:
+        wait_for_inputs()
+        step = 0
+        tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
+        for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+            i, j = tile_corner(tile, sizes.M, sizes.N, block)
+            totals, step = multiply_half(stages, step, sizes.K, block, form.products, HALF)
+            store_best(totals, values, columns, i + HALF * HALF_ROWS, j, sizes)
 
 
 @gluon.jit
@@ -59,15 +62,15 @@ def best_product(a, b, values, columns, sizes, block: gl.constexpr, form: gl.con
     """As `best.best_product`. a, b: descriptors of boxes (HALF_ROWS, BK) and (BN, BK). form: products and stages of
     `records.Form`."""
     LIMBS: gl.constexpr = 1 if form.products == 1 else 2
-    stages = allocate_stages(a, b, form.stages, LIMBS)
+    stages = allocate_stages(a, b, form.stages, LIMBS, block.BM // HALF_ROWS)
     fence_async_shared()
-    wait_for_inputs()
     gl.warp_specialize(
         [
             (search_tiles, (values, columns, stages, sizes, block, form, 0)),
             (search_tiles, (values, columns, stages, sizes, block, form, 1)),
-            (load_tiles, (a, b, stages, sizes, block, LIMBS)),
+            (load_tiles, (a, stages.a_tiles, stages, sizes, block, LIMBS, True)),
+            (load_tiles, (b, stages.b_tiles, stages, sizes, block, LIMBS, False)),
         ],
-        [4, 1],
-        [240, 24],
+        [4, 1, 1],
+        [240, 24, 24],
     )

@@ -7,13 +7,12 @@ from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.gemm.operands import Rows
 from tilewright.ops.gemm.tile import launch as products
 from tilewright.ops.gemm.tile.launch import Shape
-from tilewright.ops.gemm.tile.records import Block, Form, Sizes
+from tilewright.ops.gemm.tile.records import HALF_ROWS, Block, Form, Sizes
 from tilewright.ops.gemm.tile.start import describe, hopper_descriptor, special, start, triton_descriptor
 from tilewright.ops.matmul_argmax.tile import best
 
-# columns of a tile -> stages that fit in shared memory; see `gemm.tile.launch` for the time of a tile
-STAGES = {256: 4, 128: 6, 64: 8}
-LIMB_STAGES = {128: 3, 64: 4}
+# as `gemm.tile.launch.TILES`, with more stages: no buffers for results are needed
+TILES = {(128, 256): (1.0, 4), (128, 128): (0.52, 6), (128, 64): (0.42, 8)}
 
 
 def search(a, prepared, index, value, *, specialized: bool = False, shape: Shape | None = None) -> None:
@@ -32,7 +31,7 @@ def search(a, prepared, index, value, *, specialized: bool = False, shape: Shape
     across = -(-N // s.BN)
     values, columns = value.new_empty(across, M), value.new_empty((across, M), dtype=torch.int32)
     grid = (min(multiprocessors(), -(-M // s.BM) * across), 1)
-    block, height = Block(s.BM, s.BN, s.BK, s.group), s.BM // 2 if specialized else s.BM
+    block, height = Block(s.BM, s.BN, s.BK, s.group), HALF_ROWS if specialized else s.BM
     operands = describe(left, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
     key = ("best_product", specialized, limbs, left.device, left.dtype, special(M), N, K, s)
     arguments, count = (*operands, values, columns, Sizes(M, N, K), block), products.products_of(weights)
@@ -55,12 +54,7 @@ def search(a, prepared, index, value, *, specialized: bool = False, shape: Shape
 def shape_for(depth: int, N: int, M: int, *, limbs: bool, specialized: bool) -> Shape:
     """The tiles of a product (M, N), see `gemm.tile.launch.shape_for`. Neither the order of a sum nor the column of
     equal sums depends on them."""
-    if specialized and not limbs:
-        columns = products.quickest(products.COSTS, M, N)
-        return Shape(128, columns, depth, STAGES[columns])
-    if specialized:
-        columns = products.quickest(products.LIMB_COSTS, M, N)
-        return Shape(128, columns, depth, LIMB_STAGES[columns])
-    if limbs:
+    if limbs and not specialized:
         return Shape(128, 128, depth // 2, 3)
-    return Shape(128, products.quickest({n: products.COSTS[n] for n in (256, 128)}, M, N), depth, 3)
+    tiles = products.LIMB_TILES if limbs else TILES if specialized else products.PORTABLE_TILES
+    return products.quickest(tiles, M, N, depth)

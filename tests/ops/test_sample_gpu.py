@@ -119,6 +119,28 @@ def test_the_number_0_takes_the_best_token(V, rng, small_capacity):
     assert sampled(logits, rules(np.zeros(9))).tokens.tolist() == logits.argmax(1).tolist()
 
 
+def test_a_small_top_k_is_drawn_from_the_best_columns(rng, small_capacity, monkeypatch):
+    """Other rows wait for `narrow`: those with another top_k or greedy ones, and those in which too many columns have
+    the same best score, or too few a finite one."""
+    from tilewright.ops.sample.tile import columns, narrow
+
+    n, V, seen, draw = 12, 700, [], narrow.run_waiting
+    monkeypatch.setattr(narrow, "run_waiting", lambda *given: (seen.append(given[-1].tolist()), draw(*given)))
+    logits = rng.normal(0, 3, (n, V)).astype(np.float32)
+    logits[4], logits[5, :630], logits[6, 9] = 0.5, 40.0, np.nan
+    top_ks = np.array([1, 5, 64, 20, 20, 20, 20, 20, 0, 65, 20, 700])
+    temperature = np.where(np.arange(n) == 10, 0.0, 0.7)
+    banned = [np.arange(7, V) if i == 7 else () for i in range(n)]
+    given = rules(rng.random(n), (top_ks, 0.95, 0.001), temperature=temperature, banned=banned)
+    wanted, margins = reference(logits, *given)
+    with using(sample="tile.columns"):
+        found = sampled(logits, given).tokens
+    (before,) = seen
+    assert [i for i, token in enumerate(before) if token == columns.WAITS.value] == [4, 5, 7, 8, 9, 10, 11]
+    assert before[6] == -1
+    assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all()
+
+
 @pytest.mark.parametrize("place", ["around zero", "far apart", "two groups"])
 def test_scores_that_are_not_normally_distributed_are_found_too(place, rng, small_capacity):
     """The keys of the first passes enclose a guess, which is wrong for them."""

@@ -24,7 +24,10 @@ ladder = Ladder(
     Rung("tile.search", needs=TILE,
          idea="no sort: sums over all tokens find the score at which the cumulative weight is enough",
          kernel="sample.tile.search:run"),
-    Rung("tile.narrow", after="tile.search", needs=TILE, chosen=True,
+    Rung("tile.narrow", after="tile.search", needs=TILE,
          idea="keys around a guess leave few tokens after one pass; these stay in registers and are halved",
          kernel="sample.tile.narrow:run"),
+    Rung("tile.columns", after="tile.narrow", needs=TILE, chosen=True,
+         idea="a small top_k: one pass keeps the best of each column, and only high columns are searched",
+         kernel="sample.tile.columns:run"),
 )

@@ -25,7 +25,17 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.sample.tile.passes import Row, gather, guessed_cuts, narrowed, score_of, surveyed, weights_of, whole
-from tilewright.ops.sample.tile.records import NO_KEY, Point, key_of, limits_of, load_scores
+from tilewright.ops.sample.tile.records import (
+    LOG2E,
+    NO_KEY,
+    WAITS,
+    Point,
+    Tokens,
+    key_of,
+    limits_of,
+    load_scores,
+    scale_of,
+)
 
 SHORT_ROW = 4096  # scores: 32 for each of 128 threads, with their weights 96 registers
 CAPACITY = 2048  # tokens of a longer row that are searched in registers
@@ -34,8 +44,6 @@ WARPS = {True: 4, False: 16}  # warps for a short row, and for a longer one, wit
 FAR_ROW = 90_000  # scores: 132 longer rows do not fit in an L2 cache of 50 MB, so two programs share a multiprocessor
 WIDE = tl.constexpr(4096)  # scores at a time in a pass that adds to one sum
 HALVINGS = tl.constexpr(2)  # before the tokens that are left are counted
-LOG2E = tl.constexpr(1.4426950408889634)
-LEAST_TEMPERATURE = tl.constexpr(1e-200)  # only the best score has a weight there, and the reciprocal is finite
 
 
 class Scan(NamedTuple):
@@ -49,16 +57,6 @@ class Scan(NamedTuple):
     mean: Any
     deviation: Any
     x: Any
-
-
-class Tokens(NamedTuple):
-    """Tokens in registers. ids: int32 (SIZE,). keys: int32 (SIZE,). weights: float64 (SIZE,). valid: bool (SIZE,),
-    True for the tokens that count."""
-
-    ids: Any
-    keys: Any
-    weights: Any
-    valid: Any
 
 
 @triton.jit
@@ -200,54 +198,80 @@ def finite_keys(x):
 
 
 @triton.jit
+def drawn(row, known, limits, end, SHORT: tl.constexpr, SIZE: tl.constexpr):
+    """(the `Point` of the token that is drawn; its id, or -1: call `token_at`). known: as in `find`. end: the `Point`
+    of the last token, with the weight of all."""
+    if (limits.top_k > 0) & (limits.top_k < row.V):
+        end, _ = find(row, known, limits.top_k.to(tl.float64), True, end, SHORT, SIZE)
+    if limits.top_p < 1.0:
+        end, _ = find(row, known, limits.top_p * end.weight, False, end, SHORT, SIZE)
+    if limits.min_p > 0.0:
+        end = find_least(row, known, limits.min_p, end, SHORT)
+    return find(row, known, limits.u * end.weight, False, end, SHORT, SIZE)
+
+
+@triton.jit
+def drawn_among(row, tokens, limits, low, SIZE: tl.constexpr):
+    """`drawn` from `Tokens`, which are all from the key `low` on, int64."""
+    total = tl.sum(tl.where(tokens.valid, tokens.weights, 0.0), 0)
+    return drawn(row, tokens, limits, Point(low, tl.full((), NO_KEY, tl.int64), total), True, SIZE)
+
+
+@triton.jit
+def drawn_by_passes(row, limits, SIZE: tl.constexpr):
+    """`drawn` from a long row."""
+    by_count = (limits.top_k > 0) & (limits.top_k < row.V)
+    by_weight = tl.where(limits.top_p < 1.0, limits.top_p, limits.u)
+    part = tl.where(by_count, limits.top_k / row.V, by_weight).to(tl.float32)
+    end = key_of(row.most.to(tl.float32)).to(tl.int64) + 1
+    known = surveyed(row, guessed_cuts(row, row.lowest, end, part, by_count, SIZE))
+    last = Point(row.lowest, tl.full((), NO_KEY, tl.int64), tl.max(known.weights, 0))
+    return drawn(row, known, limits, last, False, SIZE)
+
+
+@triton.jit
 def narrow(logits, scores, floats, integers, tokens, workspace, V, SIZE: tl.constexpr):
-    """One program per row; see `search` for the arguments. V: scores of a row. workspace: pointer to int32 (n, SIZE),
-    or None where V is at most SIZE, a power of two."""
+    """One program per row whose token is `WAITS`; see `search` for the arguments. V: scores of a row. workspace:
+    pointer to int32 (n, SIZE), or None where V is at most SIZE, a power of two."""
     i = tl.program_id(0).to(tl.int64)
-    SHORT: tl.constexpr = workspace is None
-    start = scores + i * V
-    if SHORT:
-        found = load_short(logits + i * V, start, V, SIZE)
-    else:
-        found = load_long(logits + i * V, start, V)
-    limits, token = limits_of(floats, integers, i), tl.full((), -1, tl.int32)
-    if (found.bad == 0) & (found.highest - found.highest == 0.0):
-        own = start if SHORT else workspace + i * SIZE
-        scale = LOG2E / tl.maximum(limits.temperature, LEAST_TEMPERATURE)
-        shift = found.deviation * scale.to(tl.float32) / LOG2E
-        most = found.highest.to(tl.float64)
-        row = Row(start, V, most, scale, found.lowest, found.mean, found.deviation, shift, own)
-        top = key_of(found.highest).to(tl.int64)
-        point = Point(top, tl.full((), 1, tl.int64), tl.full((), 0, tl.float64))
-        loaded = None
+    if tl.load(tokens + i) == WAITS:
+        SHORT: tl.constexpr = workspace is None
+        start = scores + i * V
         if SHORT:
-            keys = key_of(found.x)
-            loaded = Tokens(tl.arange(0, SIZE), keys, weights_of(found.x, row), keys >= found.lowest)
-        if limits.temperature > 0.0:
+            found = load_short(logits + i * V, start, V, SIZE)
+        else:
+            found = load_long(logits + i * V, start, V)
+        limits, token = limits_of(floats, integers, i), tl.full((), -1, tl.int32)
+        if (found.bad == 0) & (found.highest - found.highest == 0.0):
+            own = start if SHORT else workspace + i * SIZE
+            scale = scale_of(limits)
+            shift = found.deviation * scale.to(tl.float32) / LOG2E
+            most = found.highest.to(tl.float64)
+            row = Row(start, V, most, scale, found.lowest, found.mean, found.deviation, shift, own)
+            top = key_of(found.highest).to(tl.int64)
+            point = Point(top, tl.full((), 1, tl.int64), tl.full((), 0, tl.float64))
+            loaded = None
             if SHORT:
-                known, total = loaded, tl.sum(tl.where(loaded.valid, loaded.weights, 0.0), 0)
-            else:
-                by_count = (limits.top_k > 0) & (limits.top_k < V)
-                by_weight = tl.where(limits.top_p < 1.0, limits.top_p, limits.u)
-                part = tl.where(by_count, limits.top_k / V, by_weight).to(tl.float32)
-                cuts = guessed_cuts(row, found.lowest, point.key + 1, part, by_count, SIZE)
-                known = surveyed(row, cuts)
-                total = tl.max(known.weights, 0)
-            end = Point(found.lowest, tl.full((), NO_KEY, tl.int64), total)
-            if (limits.top_k > 0) & (limits.top_k < V):
-                end, _ = find(row, known, limits.top_k.to(tl.float64), True, end, SHORT, SIZE)
-            if limits.top_p < 1.0:
-                end, _ = find(row, known, limits.top_p * end.weight, False, end, SHORT, SIZE)
-            if limits.min_p > 0.0:
-                end = find_least(row, known, limits.min_p, end, SHORT)
-            point, token = find(row, known, limits.u * end.weight, False, end, SHORT, SIZE)
-        if token < 0:
-            token = token_at(row, loaded, point, SHORT)
-    tl.store(tokens + i, token.to(tl.int64))
+                keys = key_of(found.x)
+                loaded = Tokens(tl.arange(0, SIZE), keys, weights_of(found.x, row), keys >= found.lowest)
+            if limits.temperature > 0.0:
+                if SHORT:
+                    point, token = drawn_among(row, loaded, limits, found.lowest, SIZE)
+                else:
+                    point, token = drawn_by_passes(row, limits, SIZE)
+            if token < 0:
+                token = token_at(row, loaded, point, SHORT)
+        tl.store(tokens + i, token.to(tl.int64))
 
 
 def run(logits, scores, floats, integers, tokens) -> None:
     """Draw a token for each row of tensors; see `search.search` for the arguments."""
+    tokens.fill_(WAITS.value)
+    run_waiting(logits, scores, floats, integers, tokens)
+
+
+def run_waiting(logits, scores, floats, integers, tokens) -> None:
+    """As `run`, but only for rows whose token is `WAITS`."""
     n, V = logits.shape
     short = V <= SHORT_ROW
     size = max(LEAST_SIZE, triton.next_power_of_2(V)) if short else CAPACITY

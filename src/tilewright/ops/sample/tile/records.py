@@ -12,6 +12,9 @@ import triton
 import triton.language as tl
 
 NO_KEY = tl.constexpr(2147483647)  # above the key of every score
+LOG2E = tl.constexpr(1.4426950408889634)
+LEAST_TEMPERATURE = tl.constexpr(1e-200)  # only the best score has a weight there, and the reciprocal is finite
+WAITS = tl.constexpr(-2)  # instead of a token: another kernel draws it
 
 
 class Point(NamedTuple):
@@ -33,11 +36,27 @@ class Limits(NamedTuple):
     top_k: Any
 
 
+class Tokens(NamedTuple):
+    """Tokens in registers. ids: int32 (SIZE,). keys: int32 (SIZE,). weights: float64 (SIZE,). valid: bool (SIZE,),
+    True for the tokens that count."""
+
+    ids: Any
+    keys: Any
+    weights: Any
+    valid: Any
+
+
 @triton.jit
 def limits_of(floats, integers, i):
     """The `Limits` of row i. floats, integers: pointers to the arrays of `Rules`, (n, 5) each."""
     row = floats + 5 * i
     return Limits(tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(integers + 5 * i))
+
+
+@triton.jit
+def scale_of(limits):
+    """log2(e) / temperature, float64: what a difference of scores is multiplied with."""
+    return LOG2E / tl.maximum(limits.temperature, LEAST_TEMPERATURE)
 
 
 @triton.jit

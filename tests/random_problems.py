@@ -76,6 +76,13 @@ def vectors_of(lanes: int | None) -> Iterator[None]:
             ladder._chosen.cache_clear()
 
 
+def slow_to_compile(test):
+    """A test of kernels of 16 lanes: long where vectors are narrower, as LLVM takes a minute to split them."""
+    import pytest  # this file also runs as a program
+
+    return pytest.mark.long(test) if cpu().lanes < TILE_LANES else test
+
+
 @contextmanager
 def emulated_tiles() -> Iterator[None]:
     """The rungs on AMX tiles run on emulated ones; on a CPU that has tiles they run on those.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from random_problems import TILE_LANES, vectors_of
+from random_problems import TILE_LANES, slow_to_compile, vectors_of
 from tilewright.errors import UsageError
 from tilewright.ops.attention import Cache, append, attend, checked_spans, span
 from tilewright.ops.attention.cpu import blocks
@@ -38,6 +38,7 @@ def poisoned(heads: int, D: int) -> Cache:
     (32, 3, BFLOAT16, True, True), (64, 2, BFLOAT16, True, True), (64, 1, BFLOAT16, False, False),
     pytest.param(96, 1, np.float32, False, True, marks=pytest.mark.long),  # half a minute to compile
 ])  # fmt: skip
+@slow_to_compile
 @vectors_of(TILE_LANES)
 def test_tiles_have_the_bits_of_vectors(D, heads, kind, new, causal, rng):
     q, k, v = qkv_rows(rng, ROWS, heads * D)

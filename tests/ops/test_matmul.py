@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 import tilewright.ops.matmul as matmul_module
 from compare import Guarded, compare
-from random_problems import TILE_LANES, vectors_of
+from random_problems import TILE_LANES, slow_to_compile, vectors_of
 from tilewright.bench.sizes import matmul as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware import cpu
@@ -51,6 +51,7 @@ def rounded_alike(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize(("M", "N", "K"), [(37, 50, 64), (64, 130, 32), (3, 70, 1536)])
+@slow_to_compile
 @vectors_of(TILE_LANES)
 def test_amx_kernels_read_and_write_bfloat16(M, N, K, rng):
     """The bits of the float32 operands' result, rounded."""

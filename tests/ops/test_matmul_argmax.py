@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from random_problems import TILE_LANES, vectors_of
+from random_problems import TILE_LANES, slow_to_compile, vectors_of
 from tilewright.errors import UsageError
 from tilewright.hardware import cpu
 from tilewright.ops.core.ladder import using
@@ -103,6 +103,7 @@ def test_a_bound_that_is_too_small_is_noticed(rng, monkeypatch):
     assert (found != wanted).any()
 
 
+@slow_to_compile
 @vectors_of(TILE_LANES)
 def test_tiles_end_in_the_same_comparison(rng):
     """The AMX kernel on emulated tiles."""

@@ -41,7 +41,8 @@ class CudaAttention:
         if self.device == "cpu":
             return 1 << 30
         free, _ = torch.cuda.mem_get_info(self.device)
-        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        held = torch.cuda.memory_stats(self.device)  # slow: once
+        free += held.get("reserved_bytes.all.current", 0) - held.get("allocated_bytes.all.current", 0)
         return int(SHARE * (free + (self.free.nbytes if self.free else 0)))
 
     def caches(self, slots: int, length: int) -> list[Cache]:

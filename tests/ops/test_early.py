@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 from tilewright.generation.cuda import advance
 from tilewright.ops.attention.tile import step
 from tilewright.ops.embedding.tile import rows
-from tilewright.ops.gemm.tile import product
+from tilewright.ops.gemm.tile import launch, product
 from tilewright.ops.layernorm.tile import registers
 from tilewright.ops.matmul_argmax.tile import best
 
@@ -49,6 +49,13 @@ def test_the_warps_of_a_kernel_for_hopper_wait_before_they_touch_arrays(path, na
         word in before for word in ("for ", "while ", "copy_in(", "copy_out(", "store", "gl.load")
     )
     assert before.rstrip().endswith("if LEFT:") == (name == "load_tiles")
+
+
+def test_weights_that_are_loaded_early_are_settled():
+    """Else a product could load them while the kernel ahead still writes them."""
+    tree = ast.parse(inspect.getsource(launch))
+    made = [call for call in ast.walk(tree) if isinstance(call, ast.Call) and ast.unparse(call.func) == "Packed"]
+    assert len(made) == 2 and all(ast.unparse(call.args[-1]) == "settled(data)" for call in made)
 
 
 @pytest.mark.parametrize("path", ["gemm/tile/hopper.py", "matmul_argmax/tile/hopper.py"])

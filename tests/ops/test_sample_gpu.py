@@ -119,16 +119,19 @@ def test_the_number_0_takes_the_best_token(V, rng, small_capacity):
     assert sampled(logits, rules(np.zeros(9))).tokens.tolist() == logits.argmax(1).tolist()
 
 
-def test_a_small_top_k_is_drawn_from_the_best_columns(rng, small_capacity, monkeypatch):
+@pytest.mark.parametrize("V", [700, 9000])  # 9000: columns of three tokens, padded to four
+def test_a_small_top_k_is_drawn_from_the_best_columns(V, rng, small_capacity, monkeypatch):
     """Other rows wait for `narrow`: those with another top_k or greedy ones, and those in which too many columns have
     the same best score, or too few a finite one."""
     from tilewright.ops.sample.tile import columns, narrow
 
-    n, V, seen, draw = 12, 700, [], narrow.run_waiting
+    n, seen, draw = 12, [], narrow.run_waiting
     monkeypatch.setattr(narrow, "run_waiting", lambda *given: (seen.append(given[-1].tolist()), draw(*given)))
     logits = rng.normal(0, 3, (n, V)).astype(np.float32)
-    logits[4], logits[5, :630], logits[6, 9] = 0.5, 40.0, np.nan
+    logits[3, [5, V - 1]] = 30.0  # the last token may be of a column with another one
+    logits[4], logits[5, : V - 70], logits[6, 9] = 0.5, 40.0, np.nan
     top_ks = np.array([1, 5, 64, 20, 20, 20, 20, 20, 0, 65, 20, 700])
+    logits[1, np.argsort(-logits[1], kind="stable")[3:6]] = np.sort(logits[1])[-4]  # ties around the fifth
     temperature = np.where(np.arange(n) == 10, 0.0, 0.7)
     banned = [np.arange(7, V) if i == 7 else () for i in range(n)]
     given = rules(rng.random(n), (top_ks, 0.95, 0.001), temperature=temperature, banned=banned)

@@ -3,9 +3,9 @@ compute capability 9.0 and later.
 
 The programs of such a kernel are assigned to multiprocessors while the last programs of the kernel ahead still run.
 Then they wait until all kernels ahead have ended and their results are visible. This hides the launch time. For few
-rows, launching takes a large part of a kernel's time. Every kernel launched this way first waits, then reads or writes
-arrays. So if a kernel has ended, all kernels ahead of it have ended, too. Only weights are read before the
-wait: the kernel ahead never writes them.
+rows, launching takes a large part of a kernel's time. Every kernel launched this way waits before it writes arrays, or
+reads any but prepared weights. So if a kernel has ended, all kernels ahead of it have ended, too. Weights may be read
+earlier, because the kernel ahead does not write them: see `gemm.tile.launch.settled`.
 """
 
 from functools import cache
@@ -32,7 +32,8 @@ def wait_for_inputs():
 
 
 def early(rows: int) -> dict[str, bool]:
-    """Launch options of a kernel for this number of rows. The kernel must begin with `wait_for_inputs`."""
+    """Launch options of a kernel for this number of rows. The kernel must begin with `wait_for_inputs`; in a
+    kernel for Hopper, each warp that touches arrays must, except the one that loads weights."""
     return {"launch_pdl": True} if rows <= ROWS and _possible() else {}
 
 

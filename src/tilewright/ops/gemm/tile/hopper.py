@@ -6,9 +6,9 @@ warpgroups that have read it. So up to `stages` blocks of K are prefetched, also
 warpgroup finishes a tile while the other uses the matrix unit. The limit is the rate of the matrix units. It gains
 little where each program has one tile: nothing overlaps its end.
 
-With few rows the limit is latency: the blocks of K are multiplied one after the other. Then a tile has only the rows of
-one warpgroup. That leaves shared memory for twice as many stages, and the first ones are filled with weights while the
-kernel ahead is still running.
+With few tiles the limit is latency: the blocks of K are multiplied one after the other. If there are no more tiles of
+64 x 64 than programs, one warpgroup multiplies such a tile, which leaves shared memory for more stages. With few rows
+the first stages are filled with weights while the kernel ahead is still running.
 """
 
 import triton.experimental.gluon.language as gl

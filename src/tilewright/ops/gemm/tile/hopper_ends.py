@@ -27,7 +27,8 @@ HALF_ROWS = gl.constexpr(records.HALF_ROWS)
 
 @gluon.jit
 def wait_for_inputs():
-    """As `early.wait_for_inputs`. Each warp that reads or writes arrays calls it first."""
+    """As `early.wait_for_inputs`. Each warp that reads or writes arrays calls it first, except the one that loads
+    weights."""
     gdc_wait()
     gdc_launch_dependents()
 

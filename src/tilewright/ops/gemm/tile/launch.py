@@ -38,8 +38,8 @@ def transpose_limbs(b, rung: str, dtype: str) -> Packed:
 
 
 def settled(weights):
-    """weights, after one more kernel that does not write them. The next kernel may be a product that loads weights
-    before the kernel ahead of it has ended; all others have ended then, see `core.gpu.early`."""
+    """weights, after one more operation on the stream, which does not write them. A product may load its weights while
+    the operation directly ahead of it still runs, but not before all earlier ones have ended."""
     weights[:1, :1].clone()
     return weights
 
@@ -128,7 +128,7 @@ def multiply(
     end = _end(out, residual, limbs=limbs == 2, specialized=specialized)
     narrow = word == 4 or residual is not None if not specialized else word == 4 and end == "moving_warp"
     s = shape or shape_for(LINE // a.element_size(), N, M, limbs=limbs == 2, specialized=specialized, narrow=narrow)
-    height, wide = HALF_ROWS if specialized else s.BM, min(LINE // word, s.BN) if end == "moving_warp" else s.BN
+    height, wide = HALF_ROWS if specialized else s.BM, LINE // word if end == "moving_warp" else s.BN
     operands = describe(a, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
     target = out if end == "stores" else describe(out, [height, wide])
     added = bias, describe(residual, [height, wide]) if end == "moving_warp" else residual

@@ -54,8 +54,9 @@ class Extras(NamedTuple):
 class Stages(NamedTuple):
     """Buffers of blocks of K in shared memory (Hopper).
 
-    a_tiles: two halves of HALF_ROWS rows for each stage and limb. b_tiles: one for each stage and limb. full: barriers
-    that count the bytes loaded into a stage. empty: barriers that count the warpgroups that have read it.
+    a_tiles: one box of HALF_ROWS rows for each warpgroup, stage and limb. b_tiles: one for each stage and limb. full:
+    barriers that complete when both loading warps have announced their bytes and all of these have arrived. empty:
+    barriers that count the warpgroups that have read a stage.
     """
 
     a_tiles: Any

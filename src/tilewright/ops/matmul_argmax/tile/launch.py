@@ -11,7 +11,7 @@ from tilewright.ops.gemm.tile.records import HALF_ROWS, Block, Form, Sizes
 from tilewright.ops.gemm.tile.start import describe, hopper_descriptor, special, start, triton_descriptor
 from tilewright.ops.matmul_argmax.tile import best
 
-# as `gemm.tile.launch.TILES`, with more stages: no buffers for results are needed
+# as `gemm.tile.launch.TILES`, with more stages, as no results are buffered; heads are too wide for tiles of 64 rows
 TILES = {(128, 256): (1.0, 4), (128, 128): (0.52, 6), (128, 64): (0.42, 8)}
 
 

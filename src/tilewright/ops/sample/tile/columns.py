@@ -3,10 +3,11 @@
 A pass over the row keeps the best score of each of its columns: column i has the tokens i, i + COLUMNS, and so on. If k
 columns have a best score at or above a key, then k tokens are at or above it. So the k best tokens are, too, and they
 lie in these columns. Such a key is found by halving over the best scores, which are in registers. The tokens of the
-columns are loaded once more, some 2,000 of 50,257, and `narrow` goes on with them as with a short row.
+columns are loaded once more, at most 1,664 of 50,257, and `narrow` goes on with them as with a short row.
 
-The limit is the memory: a row is read once. Rows with another top_k, or with so many equal scores that the columns do
-not fit, are left to `narrow`.
+Reading the row takes about half of the time on an H100, the search the rest. These rows are left to `narrow`: without
+top_k or with a larger one, greedy ones, and those in which the columns do not fit, because too many have the same best
+score, or because fewer than top_k have a finite one.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from tilewright.ops.sample.tile.passes import Row, weights_of
 from tilewright.ops.sample.tile.records import NO_KEY, WAITS, Tokens, key_of, limits_of, load_scores, scale_of
 
 COLUMNS = tl.constexpr(4096)  # 16 for each of 256 threads
-LEAST = 64  # columns that can be loaded: top_k can be as large
+LEAST = 64  # so many columns can be loaded at least, however long a row is; the number limits top_k
 MOST = 8192  # tokens of these columns, in registers
 OPTIONS = {"num_warps": 8, "maxnreg": 80}  # three programs share a multiprocessor: some load while others search
 

@@ -27,6 +27,7 @@ from tilewright.ops.conv3d.cpu.slide import block_slide, block_write, fence
 from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.core.launch import launch, thread_count
 
+ROWS = {16: 16, 8: 8, 4: 8}  # the CPU's lanes: rows, or planes, of a block
 ONE_THREAD = 1 << 19  # multiply-adds up to which one thread does all
 
 
@@ -143,7 +144,7 @@ def tile_kernel(rows: int, lanes: int):
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) -> None:
     """The rung's run function."""
     problem, sizes, lanes, maps = weights.problem, out.shape[1:], cpu().lanes, border.maps
-    rows = tiles.ROWS[lanes]
+    rows = ROWS[lanes]
     alone = out.size * (problem.KD + problem.KH + problem.KW) <= ONE_THREAD
     cut, ring = tiles.fused_tiling(problem, sizes, rows, 1 if alone else thread_count())
     taps = (problem.KD, problem.KH, problem.KW)

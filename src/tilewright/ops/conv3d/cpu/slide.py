@@ -10,13 +10,15 @@ with tap b. So rows + taps - 1 loads serve rows * taps multiply-adds, and each t
 from numba import types
 from numba.core import cgutils
 
+from tilewright.hardware import cpu
 from tilewright.simd.instruction import Registers, instruction, offset_by
 from tilewright.simd.types import I32, I64, broadcast_lane, lanewise
 from tilewright.simd.vectors import load_vector, store_some, store_vector
 
 SIZE = types.intp
-GROUP = {16: 8, 8: 4, 4: 4}  # lanes: taps in registers at once, beside 16 sums of 32 registers, or 8 of 16
-# lanes: tap counts with kernels of their own; 2, 4 and 8 are single groups already, and others are rare
+# lanes of the CPU: taps in registers at once, beside 16 sums of 32 registers, or 8 of 16
+GROUP = {16: 8, 8: 4, 4: 4}
+# likewise: tap counts with kernels of their own; 2, 4 and 8 are single groups already, and others are rare
 COMPILED_TAPS = {16: (3, 5, 7), 8: (3, 5), 4: (3, 5)}
 
 
@@ -47,7 +49,7 @@ def block_slide(builder, block, taps, w, w_at, x, x_at, stride):
     """
     if isinstance(taps, int):
         return _slide(builder, block, taps, w.at(w_at), x.at(x_at), stride)
-    group = GROUP[block.lanes]
+    group = GROUP[cpu().lanes]
     sums = {at: cgutils.alloca_once_value(builder, block[at]) for at in block.positions}
     next_tap, next_row = (cgutils.alloca_once_value(builder, start) for start in (w.at(w_at), x.at(x_at)))
 

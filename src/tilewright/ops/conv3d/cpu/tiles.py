@@ -14,7 +14,12 @@ from tilewright.hardware import cpu
 from tilewright.ops.conv3d.problem import Problem
 from tilewright.ops.core.memory import LINE
 
-ROWS = {16: 16, 8: 8, 4: 8}  # lanes: rows of outputs in registers. 16 sums cover the latency of two FMAs a cycle
+# The CPU's lanes: rows and columns of outputs in registers. 16 sums, or 10, cover the latency of two FMAs a cycle. With
+# 8 lanes there are 16 registers, for 5 x 2 sums, the taps and two vectors of x. 16 columns are a cache line, because
+# half a line must not be streamed: 256^3 with K 3 took 39 ms instead of 18 (Zen 3, one thread)
+ROWS = {16: 16, 8: 5, 4: 8}
+COLUMNS = {16: 16, 8: 16, 4: 4}
+HEIGHTS = 64, 32, 16  # rows of a tile, the most first
 L1, L2 = 32 << 10, 1 << 20  # bytes, where the system does not say
 WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long runs
 STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input; more
@@ -87,26 +92,26 @@ def pad_of(problem: Problem, rows: int, left: int) -> int:
     while these lines stay in L1.
     """
     lines = problem.C * problem.KD * (rows + problem.KH - 1) * 3
-    return -left % cpu().lanes if lines * LINE <= (cpu().l1d or L1) // 3 else 0
+    return -left % COLUMNS[cpu().lanes] if lines * LINE <= (cpu().l1d or L1) // 3 else 0
 
 
 def tiling(problem: Problem, sizes: tuple[int, int, int], planes: int, rows: int, threads: int) -> Tiling:
-    """Tiles of up to four blocks of `rows` rows. Their `planes` planes in scratch fill at most half of L2.
+    """Tiles of up to 64 rows, in blocks of `rows`. Their `planes` planes in scratch fill at most half of L2.
 
-    A small volume has tiles of fewer blocks, if otherwise there were fewer tasks than threads.
+    A small volume has tiles of fewer rows, if otherwise there were fewer tasks than threads.
     """
-    (D, H, W), lanes = sizes, cpu().lanes
+    (D, H, W), columns, lowest = sizes, COLUMNS[cpu().lanes], HEIGHTS[-1]
     words, most = (cpu().l2 or L2) // 2 // 4, max(1, D // (8 * problem.KD))
-    for blocks, widest in ((4, WIDEST), (2, WIDEST), (1, WIDEST), (1, 256), (1, 128), (1, 64)):
+    for height, widest in (*((height, WIDEST) for height in HEIGHTS), (lowest, 256), (lowest, 128), (lowest, 64)):
         pieces = -(-W // widest)
-        XT = -(-W // (pieces * lanes)) * lanes
-        strips = -(-H // (blocks * rows))
+        XT = -(-W // (pieces * columns)) * columns
+        strips = -(-H // height)
         YT = -(-H // (strips * rows)) * rows
-        pitch, high = pitch_of(XT, problem.KW, lanes), YT + problem.KH - 1
-        if planes * high * pitch <= words and (strips * pieces * most >= threads or blocks == 1):
+        pitch, high = pitch_of(XT, problem.KW, columns), YT + problem.KH - 1
+        if planes * high * pitch <= words and (strips * pieces * most >= threads or height == lowest):
             break
-    tiles = strips * pieces
-    cuts = min(-(-TASKS * threads // tiles), most)
+    whole = max(H // YT, 1) * max(W // XT, 1)  # tiles at the ends may be much smaller
+    cuts = min(-(-TASKS * threads // whole), most)
     return Tiling(-(-D // cuts), YT, XT, pitch, high)
 
 

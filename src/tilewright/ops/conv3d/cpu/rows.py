@@ -209,8 +209,8 @@ def folded_columns_first(weights: Packed) -> np.ndarray:
 def plan_for(problem: Problem, border: Border, sizes: tuple[int, int, int], half: int, threads: int, lanes: int):
     """(kernel, maps, `March` without `streaming`, tasks, words of scratch) for results (O, *sizes); see `convolve`."""
     _, H, _ = sizes
-    rows, columns = tiles.rows_of(lanes, H), tiles.COLUMNS[lanes]
     taps = problem.KH if problem.KH in COMPILED_TAPS[lanes] else 0
+    rows, columns = tiles.rows_of(lanes, H, taps), tiles.COLUMNS[lanes]
     cut = tiles.tiling(problem, sizes, problem.C * (problem.KD + 1), rows, threads)
     job = March(
         *sizes, problem.O, problem.C, problem.KD, problem.KH, problem.KW, half,

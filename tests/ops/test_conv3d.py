@@ -24,6 +24,7 @@ from tilewright.ops.conv3d.rank_one import TOLERANCE as NEAR
 from tilewright.ops.conv3d.rank_one import factors_of, product_of
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
+from tilewright.ops.core.memory import LINE
 
 SOBEL = np.einsum("a,b,t->abt", [-1, 0, 1], [1, 2, 1], [1, 2, 1]).astype(np.float32)
 LAPLACE = np.float32(
@@ -376,3 +377,9 @@ def test_cached_borders_change_nothing(rng):
     conv3d(x, weights, origin=0)
     with pytest.raises(UsageError, match=r"origin is 0\.0"):
         conv3d(x, weights, origin=0.0)
+
+
+def test_blocks_are_whole_cache_lines_where_results_are_streamed():
+    """Half a line that bypasses the caches costs a read and a write of the line."""
+    assert tiles.COLUMNS[16] == tiles.COLUMNS[8] == LINE // 4
+    assert all(height % tiles.ROWS[lanes] == 0 for lanes in tiles.FUSED for height, _ in tiles.FUSED[lanes])

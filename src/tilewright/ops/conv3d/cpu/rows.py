@@ -1,12 +1,13 @@
-"""Sixteen rows of outputs in registers: each loaded vector serves as many rows as a column of the kernel has taps.
+"""Several rows of outputs in registers: each loaded vector serves as many rows as a column of the kernel has taps.
 
     out[o, z, y, i] = sum over c, a, t, b of w[o, c, a, b, t] * x[c, z + a, y + b, i + t]
 
 x (C, D, H, W) and out (O, D, H, W) are float32; indices of x are padded, see `gather`. A block of outputs is one vector
-of x wide and 16 rows of y high. It has 4 rows if H is at most 4, and 1 if H is 1. For each channel c, plane a and shift
-t, the KH taps of a column stay in registers and slide down the rows (`slide.block_slide`). With KH = 5, 20 loads and 5
-taps (elements of the filter) serve 80 multiply-adds, and the limit is the rate of multiply-adds. `vectors`, the rung
-below, loads a vector for every product.
+of x wide and 16 rows of y high. A CPU with 16 registers of 8 lanes has blocks of two vectors and 5 rows instead. A
+block has 4 rows if H is at most 4, and 1 if H is 1. For each channel c, plane a and shift t, the KH taps of a column
+stay in registers and slide down the rows (`slide.block_slide`). With KH = 5, 20 loads and 5 taps (elements of the
+filter) serve 80 multiply-adds, and the limit is the rate of multiply-adds. `vectors`, the rung below, loads a vector
+for every product.
 
 A task marches through its tile along z (`tiles`). The ring of planes under the window stays in L2. Between columns of
 taps, the blocks of a plane copy the rows of the next plane into the ring (`feed`). It is slow where KH = 1: each loaded
@@ -60,10 +61,13 @@ class Corner(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What blocks copy: `rows` rows of x per block, of planes before `until`."""
+    """What the blocks of a plane copy: `rows` rows of x per block, of planes before `until`. If there are fewer rows
+    than blocks, `of_rows` and `of_blocks`, they are spread evenly, because memory delivers them evenly."""
 
     until: int
     rows: int
+    of_rows: int
+    of_blocks: int
 
 
 @functools.cache
@@ -111,9 +115,12 @@ def plane_kernel(rows: int, taps: int, lanes: int):
         step = out.strides[2] // 4
         start = o * (out.strides[0] // 4) + z * (out.strides[1] // 4) + y * step
         w_at = o * job.C * (job.KD - job.half) * job.KH * job.KW
-        i = tile.x0
+        across = (tile.x1 - tile.x0 + lanes - 1) // lanes
+        due, i = ((y - tile.y0) // rows * job.O + o) * across * quota.of_rows, tile.x0
         while i < tile.x1:
-            wanted = cursor.next.z < quota.until
+            copied_rows = cursor.next.c * tile.rows + cursor.next.r
+            wanted = cursor.next.z < quota.until and copied_rows * quota.of_blocks <= due
+            due += quota.of_rows
             copy = copy_of(cursor, tile, operands, job) if wanted else Copy(0, 0, 0, 0, 0, 0)
             stream = job.stream != 0 and (shift == 0 or i != tile.x0)
             folded = i - tile.x0
@@ -152,12 +159,19 @@ def tile_kernel(rows: int, taps: int, lanes: int):
         """March along z. Before each plane, copy what its windows read and no block has copied; during it, the next."""
         tile = tile_of(task, operands.source, job)
         down, across = (tile.y1 - tile.y0 + rows - 1) // rows, (tile.x1 - tile.x0 + lanes - 1) // lanes
-        per_block = max(1, job.C * tile.rows // (job.O * down * across))
+        of_rows, of_blocks = job.C * tile.rows, job.O * down * across
         cursor, last = cursor_at(tile.z0, tile.rows, job), tile.z1 + job.KD - 1
         for z in range(tile.z0, tile.z1):
             while cursor.next.z < z + job.KD:
                 cursor = copy_row(cursor, tile, operands, job)
-            cursor = plane(z, cursor, Quota(min(z + job.KD + 1, last), per_block), tile, operands, job)
+            cursor = plane(
+                z,
+                cursor,
+                Quota(min(z + job.KD + 1, last), max(1, of_rows // of_blocks), of_rows, of_blocks),
+                tile,
+                operands,
+                job,
+            )
 
     signature = types.void(
         VOLUME, simd.INPUT, simd.INDICES, types.float32, RESULT, simd.record(March), simd.TASKS, simd.OUTPUT
@@ -195,15 +209,16 @@ def folded_columns_first(weights: Packed) -> np.ndarray:
 def plan_for(problem: Problem, border: Border, sizes: tuple[int, int, int], half: int, threads: int, lanes: int):
     """(kernel, maps, `March` without `streaming`, tasks, words of scratch) for results (O, *sizes); see `convolve`."""
     _, H, _ = sizes
-    rows, taps = tiles.rows_of(lanes, H), problem.KH if problem.KH in COMPILED_TAPS[lanes] else 0
+    taps = problem.KH if problem.KH in COMPILED_TAPS[lanes] else 0
+    rows, columns = tiles.rows_of(lanes, H, taps), tiles.COLUMNS[lanes]
     cut = tiles.tiling(problem, sizes, problem.C * (problem.KD + 1), rows, threads)
     job = March(
         *sizes, problem.O, problem.C, problem.KD, problem.KH, problem.KW, half,
         cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane, pad=int(tiles.pad_of(problem, rows, border.left)),
         y_map=len(border.z), x_map=len(border.z) + len(border.y), left=int(border.left),
     )  # fmt: skip
-    words = problem.C * ((problem.KD + 1) * cut.plane + half * (rows + problem.KH - 1) * cut.pitch) + lanes
-    return tile_kernel(rows, taps, lanes), border.maps, job, cut.tasks(sizes), words
+    words = problem.C * ((problem.KD + 1) * cut.plane + half * (rows + problem.KH - 1) * cut.pitch) + columns
+    return tile_kernel(rows, taps, columns), border.maps, job, cut.tasks(sizes), words
 
 
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *, half: int = 0) -> None:
@@ -212,7 +227,7 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *,
     alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ONE_THREAD
     threads = 1 if alone else thread_count()
     kernel, maps, job, tasks, words = plan_for(problem, border, out.shape[1:], half, threads, lanes)
-    shift, stream = tiles.streaming(out, lanes)
+    shift, stream = tiles.streaming(out, tiles.COLUMNS[lanes])
     job = job._replace(shift=shift, stream=int(stream))
     launch(kernel, x, weights.data, maps, border.cval, out, job, tasks=tasks, words=words, alone=alone)
 

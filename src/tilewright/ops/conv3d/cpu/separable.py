@@ -5,8 +5,9 @@
 x and out (D, H, W) are float32, and the kernel is the outer product of wz, wy and wx. An output costs KD + KH + KW
 products; `rows` needs KD * KH * KW. A task marches along z as in `rows`. Each plane of its tile is convolved along y,
 then along x, 16 rows at a time in the first cache, and stored in a ring (`planes`). When the ring is full, the pass
-along z computes 16 planes of outputs. All three passes are `slide.block_slide`. The volume is read once and written
-once, and intermediate results stay in L2. The limit is memory bandwidth for short kernels, multiply-adds for long ones.
+along z computes 16 planes of outputs. A CPU with 16 registers of 8 lanes takes 5 rows and 5 planes at a time. All three
+passes are those of `slide`. The volume is read once and written once, and intermediate results stay in L2. The limit is
+memory bandwidth for short kernels, multiply-adds for long ones.
 
 Intermediate results are rounded to float32, so a sum is rounded three times. A zero of a factor times an infinity is a
 NaN, as in the six loops. It is slower than `rows` for the shortest kernels, where `rows` is limited by memory as well.
@@ -22,8 +23,8 @@ from tilewright import simd
 from tilewright.hardware import cpu
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.cpu.gather import OUTSIDE, RESULT, VOLUME, Source, gatherer, row_start, tile_of
-from tilewright.ops.conv3d.cpu.planes import Areas, plane_kernel, reads_volume, square_kernel
-from tilewright.ops.conv3d.cpu.slide import block_slide, block_write, fence
+from tilewright.ops.conv3d.cpu.planes import Areas, line_kernel, reads_volume, square_kernel
+from tilewright.ops.conv3d.cpu.slide import block_slide, block_slide_ring, block_write, fence
 from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.core.launch import launch, thread_count
 
@@ -58,19 +59,10 @@ class Passes(NamedTuple):
 def plane_step(rows: int, lanes: int):
     """The inline function that convolves a plane along y and x, into the ring."""
     gather = gatherer(lanes)
-    if rows != lanes:
-        along_y_and_x = plane_kernel(rows, lanes)
-
-        @simd.inline
-        def convolve_plane(z, straight, tile, source, factors, scratch, areas, job):
-            gather(source, z, tile, job.pitch, scratch, areas.gathered)
-            along_y_and_x(tile, source, factors, scratch, areas, job)
-
-        return convolve_plane
-    from_scratch, from_volume = square_kernel(lanes)
+    from_scratch, from_volume = square_kernel(lanes) if rows == lanes else line_kernel(rows, lanes)
 
     @simd.inline
-    def convolve_square(z, straight, tile, source, factors, scratch, areas, job):
+    def convolve_plane(z, straight, tile, source, factors, scratch, areas, job):
         """straight: `reads_volume` of the tile."""
         if straight and row_start(source, 0, z, tile.y0) != OUTSIDE:
             from_volume(z, tile, source, factors, scratch, areas, job)
@@ -78,29 +70,42 @@ def plane_step(rows: int, lanes: int):
             gather(source, z, tile, job.pitch, scratch, areas.gathered)
             from_scratch(z, tile, source, factors, scratch, areas, job)
 
-    return convolve_square
+    return convolve_plane
 
 
 @functools.cache
-def tile_kernel(rows: int, lanes: int):
-    """The kernel for blocks of rows x lanes."""
-    convolve_plane = plane_step(rows, lanes)
+def depth_step(rows: int, lanes: int):
+    """The inline function of the pass along z. The ring's planes are moved to its start after each step, or, because a
+    step of few planes would move most of them many times, their positions go around."""
+    moved = rows == lanes
 
     @simd.inline
-    def along_z(z, tile, factors, out, scratch, job):
-        """Up to `rows` planes of outputs from z on, from a ring that is full."""
+    def along_z(z, slot, tile, factors, out, scratch, job):
+        """Up to `rows` planes of outputs from z on, from a ring that is full. slot: of the ring's first plane."""
         plane, row, shift = out.strides[1] // 4, out.strides[2] // 4, job.shift
         for y in range(tile.y0, tile.y1):
             i = tile.x0
             while i < tile.x1:
                 at = (y - tile.y0) * job.ring_pitch + i - tile.x0 + job.pad
                 block = simd.block_zeros(rows, 1, lanes)
-                block = block_slide(block, job.KD, factors, 0, scratch, at, job.ring_plane)
+                if moved:
+                    block = block_slide(block, job.KD, factors, 0, scratch, at, job.ring_plane)
+                else:
+                    at += slot * job.ring_plane
+                    block = block_slide_ring(block, job.KD, factors, 0, scratch, at, job.ring_plane)
                 columns = shift if shift and i == tile.x0 else lanes  # no line is both cached and streamed
                 stream = job.stream != 0 and columns == lanes
                 columns = min(columns, tile.x1 - i)
                 block_write(block, out, z * plane + y * row + i, plane, tile.z1 - z, columns, stream)
                 i += columns
+
+    return along_z
+
+
+@functools.cache
+def tile_kernel(rows: int, lanes: int):
+    """The kernel for blocks of rows x lanes."""
+    convolve_plane, along_z, moved = plane_step(rows, lanes), depth_step(rows, lanes), rows == lanes
 
     @simd.inline
     def march_tile(task, source, factors, out, scratch, job):
@@ -109,15 +114,20 @@ def tile_kernel(rows: int, lanes: int):
         planes, full = 0, job.KD - 1 + rows  # planes in the ring, and its capacity
         between = full * job.ring_plane
         gathered = between + rows * job.pitch
-        straight = rows == lanes and reads_volume(source, tile, lanes, job)
+        straight = reads_volume(source, tile, rows, lanes, job)
+        slot = 0  # of the first plane in the ring
         for z in range(tile.z0, tile.z1 + job.KD - 1):
-            areas = Areas(gathered, between, planes * job.ring_plane + job.pad)
+            next_slot = slot + planes if slot + planes < full else slot + planes - full
+            areas = Areas(gathered, between, next_slot * job.ring_plane + job.pad)
             convolve_plane(z, straight, tile, source, factors, scratch, areas, job)
             planes += 1
             if planes == full or z == tile.z1 + job.KD - 2:
-                along_z(z - planes + 1, tile, factors, out, scratch, job)
+                along_z(z - planes + 1, slot, tile, factors, out, scratch, job)
                 planes = job.KD - 1
-                simd.copy(scratch, 0, rows * job.ring_plane, planes * job.ring_plane)
+                if moved:
+                    simd.copy(scratch, 0, rows * job.ring_plane, planes * job.ring_plane)
+                else:
+                    slot = slot + rows if slot + rows < full else slot + rows - full
 
     signature = types.void(
         VOLUME, simd.INPUT, simd.INDICES, types.float32, RESULT, simd.record(Passes), simd.TASKS, simd.OUTPUT
@@ -143,7 +153,7 @@ def tile_kernel(rows: int, lanes: int):
 def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) -> None:
     """The rung's run function."""
     problem, sizes, lanes, maps = weights.problem, out.shape[1:], cpu().lanes, border.maps
-    rows = tiles.ROWS[lanes]
+    rows, lanes = tiles.ROWS[lanes], tiles.COLUMNS[lanes]
     alone = out.size * (problem.KD + problem.KH + problem.KW) <= ONE_THREAD
     cut, ring = tiles.fused_tiling(problem, sizes, rows, 1 if alone else thread_count())
     taps = (problem.KD, problem.KH, problem.KW)

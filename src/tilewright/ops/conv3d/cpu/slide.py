@@ -10,26 +10,36 @@ with tap b. So rows + taps - 1 loads serve rows * taps multiply-adds, and each t
 from numba import types
 from numba.core import cgutils
 
+from tilewright.hardware import cpu
 from tilewright.simd.instruction import Registers, instruction, offset_by
 from tilewright.simd.types import I32, I64, broadcast_lane, lanewise
 from tilewright.simd.vectors import load_vector, store_some, store_vector
 
 SIZE = types.intp
-GROUP = {16: 8, 8: 4, 4: 4}  # lanes: taps in registers at once, beside 16 sums of 32 registers, or 8 of 16
-# lanes: tap counts with kernels of their own; 2, 4 and 8 are single groups already, and others are rare
-COMPILED_TAPS = {16: (3, 5, 7), 8: (3, 5), 4: (3, 5)}
+# lanes of the CPU: taps in registers at once, beside 16 sums of 32 registers, or 8 of 16
+GROUP = {16: 8, 8: 4, 4: 4}
+# likewise: tap counts with kernels of their own; 2, 4 and 8 are single groups already, and others are rare
+COMPILED_TAPS = {16: (3, 5, 7), 8: (3, 5, 7), 4: (3, 5)}
 
 
-def _slide(builder, block: Registers, taps: int, first_tap, row, stride) -> Registers:
-    """Append the code for `taps` taps, from LLVM pointer `first_tap`, and rows of input from pointer `row`."""
+def _slide(builder, block: Registers, taps: int, first_tap, row, after) -> Registers:
+    """Append the code for `taps` taps, from LLVM pointer `first_tap`, and rows of input from pointer `row`.
+
+    after(row, count): the pointer to the row `count` rows after that one.
+    """
     scalars = [builder.load(offset_by(builder, first_tap, b), align=4) for b in range(taps)]
     weights = [broadcast_lane(builder, scalar, block.lanes) for scalar in scalars]
     for j in range(block.rows + taps - 1):
         vector = load_vector(builder, row, block.lanes)
         for b in range(max(0, j - block.rows + 1), min(taps, j + 1)):
             block[j - b, 0] = lanewise(builder, "fma", weights[b], vector, block[j - b, 0])
-        row = builder.gep(row, [stride])
+        row = after(row, 1)
     return block
+
+
+def _next_row(builder, stride):
+    """The function `after` of `_slide` for rows that are `stride` elements apart."""
+    return lambda row, count: builder.gep(row, [stride if count == 1 else builder.mul(stride, I64(count))])
 
 
 def _signature(block, taps, w, w_at, x, x_at, stride):
@@ -45,21 +55,59 @@ def block_slide(builder, block, taps, w, w_at, x, x_at, stride):
     in groups of 8, or of 4 where registers are few, then 4, 2 and 1. The loop over groups is part of the instruction:
     in a loop of Numba's the block would pass through memory.
     """
+    after = _next_row(builder, stride)
     if isinstance(taps, int):
-        return _slide(builder, block, taps, w.at(w_at), x.at(x_at), stride)
-    group = GROUP[block.lanes]
+        return _slide(builder, block, taps, w.at(w_at), x.at(x_at), after)
+    return _slide_groups(builder, block, taps, w.at(w_at), x.at(x_at), after)
+
+
+@instruction(lambda block, taps, w, w_at, x, x_at, stride: block(block, SIZE, w, SIZE, x, SIZE, SIZE))
+def block_slide_ring(builder, block, taps, w, w_at, x, x_at, stride):
+    """As `block_slide`, for rows in a ring at the start of x, as many as are read: the first one follows the last."""
+    ring = builder.mul(stride, builder.add(taps, I64(block.rows - 1)))
+    end, back = builder.ptrtoint(x.at(ring), I64), builder.neg(ring)
+    straight = _next_row(builder, stride)
+
+    def after(row, count):
+        row = straight(row, count)
+        past = builder.icmp_unsigned(">=", builder.ptrtoint(row, I64), end)
+        return builder.select(past, builder.gep(row, [back]), row)
+
+    return _slide_groups(builder, block, taps, w.at(w_at), x.at(x_at), after)
+
+
+@instruction(lambda block, taps, w, w_at, x, x_at, stride: block(block, SIZE, w, SIZE, x, SIZE, SIZE))
+def block_along(builder, block, taps, w, w_at, x, x_at, stride):
+    """Row i of block += sum over t of w.flat[w_at + t] * x.flat[x_at + i * stride + t : + lanes], t = 0 .. taps - 1."""
     sums = {at: cgutils.alloca_once_value(builder, block[at]) for at in block.positions}
-    next_tap, next_row = (cgutils.alloca_once_value(builder, start) for start in (w.at(w_at), x.at(x_at)))
+    first_tap, start = w.at(w_at), x.at(x_at)
+    rows = [builder.gep(start, [builder.mul(stride, I64(i))]) for i in range(block.rows)]
+    with cgutils.for_range(builder, taps) as loop:
+        tap = broadcast_lane(builder, builder.load(builder.gep(first_tap, [loop.index]), align=4), block.lanes)
+        for i, _ in block.positions:
+            vector = load_vector(builder, builder.gep(rows[i], [loop.index]), block.lanes)
+            total = lanewise(builder, "fma", tap, vector, builder.load(sums[i, 0]))
+            builder.store(total, sums[i, 0])
+    for at in block.positions:
+        block[at] = builder.load(sums[at])
+    return block
+
+
+def _slide_groups(builder, block: Registers, taps, first_tap, first_row, after) -> Registers:
+    """As `_slide` for a number of taps that is known at run time."""
+    group = GROUP[cpu().lanes]
+    sums = {at: cgutils.alloca_once_value(builder, block[at]) for at in block.positions}
+    next_tap, next_row = (cgutils.alloca_once_value(builder, start) for start in (first_tap, first_row))
 
     def step(count: int) -> None:
         tap, row = builder.load(next_tap), builder.load(next_row)
         for at in block.positions:
             block[at] = builder.load(sums[at])
-        _slide(builder, block, count, tap, row, stride)
+        _slide(builder, block, count, tap, row, after)
         for at in block.positions:
             builder.store(block[at], sums[at])
         builder.store(offset_by(builder, tap, count), next_tap)
-        builder.store(builder.gep(row, [builder.mul(stride, I64(count))]), next_row)
+        builder.store(after(row, count), next_row)
 
     with cgutils.for_range(builder, builder.sdiv(taps, I64(group))):
         step(group)

@@ -14,7 +14,20 @@ from tilewright.hardware import cpu
 from tilewright.ops.conv3d.problem import Problem
 from tilewright.ops.core.memory import LINE
 
-ROWS = {16: 16, 8: 8, 4: 8}  # lanes: rows of outputs in registers. 16 sums cover the latency of two FMAs a cycle
+# The CPU's lanes: rows and columns of outputs in registers. 16 sums, or 10, cover the latency of two FMAs a cycle. With
+# 8 lanes there are 16 registers, for 5 x 2 sums, the taps and two vectors of x. 16 columns are a cache line, because
+# half a line must not be streamed: 256^3 with K 3 took 39 ms instead of 18 (Zen 3, one thread)
+ROWS = {16: 16, 8: 5, 4: 8}
+COLUMNS = {16: 16, 8: 16, 4: 4}
+ROWS_OF_GROUPS = {**ROWS, 8: 4}  # where taps are added in groups of 4, which do not fit in registers beside 10 sums
+HEIGHTS = 64, 32, 16  # rows of a tile, the most first
+# The CPU's lanes: rows and columns of a tile of `separable`, the first that fits. With 5 rows per block, the ring of
+# planes is smaller; rows of 128 columns took 1.2 times as long as 10 rows of 256 (K 17, Zen 3)
+FUSED = {
+    16: ((64, 256), (32, 256), (64, 128), (32, 128), (32, 64), (16, 64)),
+    8: ((60, 256), (40, 256), (20, 256), (10, 256), (25, 128), (15, 64), (5, 64)),
+    4: ((32, 256), (16, 256), (32, 128), (16, 128), (16, 64), (8, 64)),
+}
 L1, L2 = 32 << 10, 1 << 20  # bytes, where the system does not say
 WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long runs
 STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input; more
@@ -69,9 +82,9 @@ class Tiling:
         return -(-D // self.ZT) * -(-H // self.YT) * -(-W // self.XT)
 
 
-def rows_of(lanes: int, H: int) -> int:
-    """Rows of outputs in a block: ROWS[lanes], but 4 if H is at most 4, and 1 if H is 1."""
-    return next((rows for rows in (1, 4) if rows >= H), ROWS[lanes])
+def rows_of(lanes: int, H: int, taps: int) -> int:
+    """Rows of outputs in a block: 4 if H is at most 4, 1 if H is 1. taps: as a kernel is compiled for, or 0."""
+    return next((rows for rows in (1, 4) if rows >= H), (ROWS if taps else ROWS_OF_GROUPS)[lanes])
 
 
 def pitch_of(columns: int, KW: int, lanes: int) -> int:
@@ -87,26 +100,26 @@ def pad_of(problem: Problem, rows: int, left: int) -> int:
     while these lines stay in L1.
     """
     lines = problem.C * problem.KD * (rows + problem.KH - 1) * 3
-    return -left % cpu().lanes if lines * LINE <= (cpu().l1d or L1) // 3 else 0
+    return -left % COLUMNS[cpu().lanes] if lines * LINE <= (cpu().l1d or L1) // 3 else 0
 
 
 def tiling(problem: Problem, sizes: tuple[int, int, int], planes: int, rows: int, threads: int) -> Tiling:
-    """Tiles of up to four blocks of `rows` rows. Their `planes` planes in scratch fill at most half of L2.
+    """Tiles of up to 64 rows, in blocks of `rows`. Their `planes` planes in scratch fill at most half of L2.
 
-    A small volume has tiles of fewer blocks, if otherwise there were fewer tasks than threads.
+    A small volume has tiles of fewer rows, if otherwise there were fewer tasks than threads.
     """
-    (D, H, W), lanes = sizes, cpu().lanes
+    (D, H, W), columns, lowest = sizes, COLUMNS[cpu().lanes], HEIGHTS[-1]
     words, most = (cpu().l2 or L2) // 2 // 4, max(1, D // (8 * problem.KD))
-    for blocks, widest in ((4, WIDEST), (2, WIDEST), (1, WIDEST), (1, 256), (1, 128), (1, 64)):
+    for height, widest in (*((height, WIDEST) for height in HEIGHTS), (lowest, 256), (lowest, 128), (lowest, 64)):
         pieces = -(-W // widest)
-        XT = -(-W // (pieces * lanes)) * lanes
-        strips = -(-H // (blocks * rows))
+        XT = -(-W // (pieces * columns)) * columns
+        strips = -(-H // height)
         YT = -(-H // (strips * rows)) * rows
-        pitch, high = pitch_of(XT, problem.KW, lanes), YT + problem.KH - 1
-        if planes * high * pitch <= words and (strips * pieces * most >= threads or blocks == 1):
+        pitch, high = pitch_of(XT, problem.KW, columns), YT + problem.KH - 1
+        if planes * high * pitch <= words and (strips * pieces * most >= threads or height == lowest):
             break
-    tiles = strips * pieces
-    cuts = min(-(-TASKS * threads // tiles), most)
+    whole = max(H // YT, 1) * max(W // XT, 1)  # tiles at the ends may be much smaller
+    cuts = min(-(-TASKS * threads // whole), most)
     return Tiling(-(-D // cuts), YT, XT, pitch, high)
 
 
@@ -121,10 +134,10 @@ def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int, threa
 
     Whole rows of 256 columns come before tiles of more rows: they are read in longer runs.
     """
-    (D, H, W), lanes, words = sizes, cpu().lanes, (cpu().l2 or L2) * 3 // 4 // 4
+    (D, H, W), lanes, words = sizes, COLUMNS[cpu().lanes], (cpu().l2 or L2) * 3 // 4 // 4
     most = max(1, D // (4 * problem.KD))
-    for blocks, widest in ((4, 256), (2, 256), (4, 128), (2, 128), (2, 64), (1, 64)):
-        pieces, strips = -(-W // widest), -(-H // (blocks * rows))
+    for height, widest in FUSED[cpu().lanes]:
+        pieces, strips = -(-W // widest), -(-H // height)
         XT, YT = -(-W // (pieces * lanes)) * lanes, -(-H // (strips * rows)) * rows
         pitch, ring_pitch = pitch_of(XT, problem.KW, lanes), (-(-(XT + lanes) // 16) | 1) * 16
         needed = (problem.KD - 1 + rows) * (YT * ring_pitch + 16) + (YT + problem.KH + rows) * pitch

@@ -164,14 +164,8 @@ def tile_kernel(rows: int, taps: int, lanes: int):
         for z in range(tile.z0, tile.z1):
             while cursor.next.z < z + job.KD:
                 cursor = copy_row(cursor, tile, operands, job)
-            cursor = plane(
-                z,
-                cursor,
-                Quota(min(z + job.KD + 1, last), max(1, of_rows // of_blocks), of_rows, of_blocks),
-                tile,
-                operands,
-                job,
-            )
+            quota = Quota(min(z + job.KD + 1, last), max(1, of_rows // of_blocks), of_rows, of_blocks)
+            cursor = plane(z, cursor, quota, tile, operands, job)
 
     signature = types.void(
         VOLUME, simd.INPUT, simd.INDICES, types.float32, RESULT, simd.record(March), simd.TASKS, simd.OUTPUT

@@ -107,8 +107,7 @@ def one(op: str, rows: int, dtype: str = "float32", width: int = WIDTH):
 
 
 def chosen(op: str, rung, dtype: str):
-    """The cases on which a rung is tried in a class: all of them on a GPU, in float32; elsewhere every second one
-    that takes no time."""
+    """The cases on which a rung is tried in a class: all of them on a GPU, in float32; elsewhere what takes no time."""
     cases = [replace(case, dtype=dtype, device="cuda") for case in cases_of(op)]
     cases = [case for case in cases if not rung.refuses(case.problem)]
     if ON_GPU:
@@ -119,7 +118,7 @@ def chosen(op: str, rung, dtype: str):
         tiny = sorted((case for case in cases if numbers(case) <= 64), key=numbers)[-1:]
         return tiny + [case for case in chunked(op, rung, dtype) if rows_of(case) <= 2 * most]
     few = [case for case in cases if numbers(case) <= (90 if rung.name.startswith("simt.") else SMALL)]
-    return (few[::2] if dtype == "float32" else few[-3:]) + chunked(op, rung, dtype)
+    return (few if dtype == "float32" else few[-3:]) + chunked(op, rung, dtype)
 
 
 def chunked(op: str, rung, dtype: str):

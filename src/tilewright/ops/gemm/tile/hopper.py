@@ -42,7 +42,7 @@ def load_tiles(x, boxes, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr
     """A loading warp: load each block of K of each tile of this program, in order, once a stage is empty. x: descriptor
     of the LEFT operand or of the weights. boxes: its buffers in `stages`.
 
-    Weights are loaded before the kernels ahead have ended: `launch.settled` makes sure that they do not write them.
+    Weights are loaded before the kernel ahead has ended. It does not write weights: see `launch.settled`.
     """
     STAGES: gl.constexpr = stages.full.type.shape[0]
     BOXES: gl.constexpr = block.BM // HALF_ROWS if LEFT else 1

@@ -1,7 +1,9 @@
 """Starts the tile kernels on torch tensors: on a GPU's current stream, or in Triton's interpreter on the CPU."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from tilewright.ops.core.gpu.early import early
 from tilewright.ops.core.gpu.tensors import multiprocessors, torch_dtype
@@ -81,22 +83,35 @@ class Shape:
     warps: int = 8
 
 
-# (rows, columns) of a tile -> time relative to the largest, and stages that fit in shared memory. November 2026, H200,
-# 4096^3; for tiles of 64 rows an H100 and products of GPT-2 with up to 128 rows
-TILES = {(128, 256): (1.0, 3), (128, 128): (0.52, 5), (128, 64): (0.42, 6), (64, 64): (0.35, 12)}
-LIMB_TILES = {(128, 128): (1.0, 3), (128, 64): (0.63, 4), (64, 64): (0.53, 6)}
-PORTABLE_TILES = {(128, 256): (1.0, 3), (128, 128): (0.52, 3)}  # for `product`
+class Tile(NamedTuple):
+    """A tile that a product can be cut into. time: relative to the largest tile. stages: as many as fit in shared
+    memory."""
+
+    rows: int
+    columns: int
+    time: float
+    stages: int
 
 
-def quickest(tiles: dict[tuple[int, int], tuple[float, int]], M: int, N: int, depth: int) -> Shape:
+# November 2026, H200, 4096^3; for tiles of 64 rows an H100 and products of GPT-2 with up to 128 rows
+TILES = Tile(128, 256, 1.0, 3), Tile(128, 128, 0.52, 5), Tile(128, 64, 0.42, 6), Tile(64, 64, 0.35, 12)
+LIMB_TILES = Tile(128, 128, 1.0, 3), Tile(128, 64, 0.63, 4), Tile(64, 64, 0.53, 6)
+PORTABLE_TILES = Tile(128, 256, 1.0, 3), Tile(128, 128, 0.52, 3)  # for `product`
+
+
+def quickest(tiles: Iterable[Tile], M: int, N: int, depth: int) -> Shape:
     """The one of `tiles` with which a product is finished first.
 
     Programs take one tile per round, and most of them may be idle in the last round. Smaller tiles, which multiply
     more slowly, then finish earlier.
     """
-    programs = multiprocessors()
-    rows, columns = min(tiles, key=lambda tile: -(-(-(-M // tile[0]) * -(-N // tile[1])) // programs) * tiles[tile][0])
-    return Shape(rows, columns, depth, tiles[rows, columns][1])
+
+    def time_of(tile: Tile) -> float:
+        count = -(-M // tile.rows) * -(-N // tile.columns)
+        return -(-count // multiprocessors()) * tile.time
+
+    best = min(tiles, key=time_of)
+    return Shape(best.rows, best.columns, depth, best.stages)
 
 
 @lru_cache(maxsize=4096)
@@ -109,7 +124,7 @@ def shape_for(depth: int, N: int, M: int, *, limbs: bool, specialized: bool, nar
     if limbs and not specialized:
         return Shape(128, 128, depth // 2, 3)  # two limbs of each operand
     tiles = LIMB_TILES if limbs else TILES if specialized else PORTABLE_TILES
-    return quickest({tile: cost for tile, cost in tiles.items() if tile[1] < 256 or not narrow}, M, N, depth)
+    return quickest([tile for tile in tiles if tile.columns < 256 or not narrow], M, N, depth)
 
 
 def multiply(

@@ -6,13 +6,13 @@ from tilewright.ops.core.gpu.early import early
 from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.gemm.operands import Rows
 from tilewright.ops.gemm.tile import launch as products
-from tilewright.ops.gemm.tile.launch import Shape
+from tilewright.ops.gemm.tile.launch import Shape, Tile
 from tilewright.ops.gemm.tile.records import HALF_ROWS, Block, Form, Sizes
 from tilewright.ops.gemm.tile.start import describe, hopper_descriptor, special, start, triton_descriptor
 from tilewright.ops.matmul_argmax.tile import best
 
 # as `gemm.tile.launch.TILES`, with more stages, as no results are buffered; heads are too wide for tiles of 64 rows
-TILES = {(128, 256): (1.0, 4), (128, 128): (0.52, 6), (128, 64): (0.42, 8)}
+TILES = Tile(128, 256, 1.0, 4), Tile(128, 128, 0.52, 6), Tile(128, 64, 0.42, 8)
 
 
 def search(a, prepared, index, value, *, specialized: bool = False, shape: Shape | None = None) -> None:

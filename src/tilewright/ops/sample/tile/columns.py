@@ -22,7 +22,7 @@ from tilewright.ops.sample.tile.passes import Row, weights_of
 from tilewright.ops.sample.tile.records import NO_KEY, WAITS, Tokens, key_of, limits_of, load_scores, scale_of
 
 COLUMNS = tl.constexpr(4096)  # 16 for each of 256 threads
-LEAST = 64  # so many columns can be loaded at least, however long a row is; the number limits top_k
+LEAST = 64  # columns that can be loaded at least, however long a row is; top_k is at most their number
 MOST = 8192  # tokens of these columns, in registers
 OPTIONS = {"num_warps": 8, "maxnreg": 80}  # three programs share a multiprocessor: some load while others search
 

@@ -41,8 +41,9 @@ class CudaAttention:
         if self.device == "cpu":
             return 1 << 30
         free, _ = torch.cuda.mem_get_info(self.device)
-        held = torch.cuda.memory_stats(self.device)  # slow: once
-        free += held.get("reserved_bytes.all.current", 0) - held.get("allocated_bytes.all.current", 0)
+        held = torch.cuda.memory_stats_as_nested_dict(self.device)  # `memory_stats` takes 0.3 ms to flatten it
+        if held:
+            free += held["reserved_bytes"]["all"]["current"] - held["allocated_bytes"]["all"]["current"]
         return int(SHARE * (free + (self.free.nbytes if self.free else 0)))
 
     def caches(self, slots: int, length: int) -> list[Cache]:

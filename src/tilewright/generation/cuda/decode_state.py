@@ -60,7 +60,7 @@ class DecodeState:
         self.draws = False
         self.graphs: dict[tuple[int, bool], Repeated[None]] = {}  # a decode step by (rows, draws)
         self.pool: Pool | None = None  # the memory that all graphs share
-        self.prefills: dict[bytes, Prefill] = {}  # by the spans of the prompts
+        self.prefills: dict[tuple[bytes, int | None, bool], Prefill] = {}  # by (spans of the prompts, first, draws)
         self._step(rows)  # the workspace reaches its full size before a graph stores its address
 
     def start(self, ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, draws: Draws | None = None) -> None:
@@ -90,16 +90,19 @@ class DecodeState:
         self.nbytes += drawing.nbytes
         return drawing
 
-    def prefill(self, ids: np.ndarray, positions: np.ndarray, spans: np.ndarray) -> torch.Tensor:
-        """Hidden states (n, C) after n prompts, see `Decoder.forward`.
+    def prefill(
+        self, ids: np.ndarray, positions: np.ndarray, spans: np.ndarray, first: int | None = None
+    ) -> torch.Tensor:
+        """Hidden states (n, C) after n prompts, see `Decoder.forward`. first: also choose the next tokens of the
+        prompts, which become the tokens of the rows from `first` on; None: choose none.
 
         Prompts without a shared prefix are captured as a graph if a batch with the same spans was seen before, because
         a job has many lanes full of prompts of the same length.
         """
         shares_prefix = (spans[:, SPAN.source] >= 0).any()
         if shares_prefix or not self.backend.captures:
-            return self.model.forward(PromptBatch(self.backend, ids, positions, self.caches, spans), self.prompt_work)
-        key = spans.tobytes()
+            return self._prefill(PromptBatch(self.backend, ids, positions, self.caches, spans), first)
+        key = spans.tobytes(), first, self.draws
         known = self.prefills.get(key)
         if known is not None and known.grown == self.prompt_work.grown:
             known.batch.ids.copy_(self.backend.upload(ids))
@@ -108,8 +111,14 @@ class DecodeState:
                 self.prefills.clear()
             batch = PromptBatch(self.backend, ids, positions, self.caches, spans)
             known = self.prefills[key] = Prefill(batch, Repeated(self._graph_pool()), 0)
-        hidden = known.repeated.run(partial(self.model.forward, known.batch, self.prompt_work))
+        hidden = known.repeated.run(partial(self._prefill, known.batch, first))
         known.grown = self.prompt_work.grown
+        return hidden
+
+    def _prefill(self, batch: PromptBatch, first: int | None) -> torch.Tensor:
+        hidden = self.model.forward(batch, self.prompt_work)
+        if first is not None:
+            self._choose(hidden, first)
         return hidden
 
     def release_prefills(self) -> None:
@@ -120,7 +129,7 @@ class DecodeState:
         self.pool = self.pool or torch.cuda.graph_pool_handle()
         return self.pool
 
-    def choose(self, hidden: torch.Tensor, first: int) -> None:
+    def _choose(self, hidden: torch.Tensor, first: int) -> None:
         """Set the tokens that follow hidden (n, C) as the first tokens of the rows from `first` on."""
         tokens, logits = self._next_tokens(hidden, first=first)
         if logits is not None:

@@ -133,8 +133,7 @@ class CudaEngine(Engine):
         state.start(last, np.minimum(positions, self.scheduler.length - 1), slots, self.draws(lane, steps))
         rows, first = np.cumsum(admitted.count) // PROMPT_ROWS, decoded
         for number in np.unique(rows):
-            for part, hidden in self.prefill(admitted.pick(slice(*np.searchsorted(rows, [number, number + 1])))):
-                state.choose(hidden, first)
+            for part, _ in self.prefill(admitted.pick(slice(*np.searchsorted(rows, [number, number + 1]))), first):
                 batch.shares[first : first + len(part)] = part.shares
                 first += len(part)
         lane.tokens, lane.copied = state.decode(len(batch), steps)
@@ -150,15 +149,16 @@ class CudaEngine(Engine):
         params = [self.scheduler.params[kind] for kind in kinds.tolist()]
         return draws_of(params, each, batch.stream, batch.count - batch.prompt - decoded, steps)
 
-    def prefill(self, prompts: Sequences) -> Iterator[tuple[Sequences, torch.Tensor]]:
+    def prefill(self, prompts: Sequences, first: int | None = None) -> Iterator[tuple[Sequences, torch.Tensor]]:
         """(prompts, hidden states (n, C) after them): all prompts at once, or in halves if they do not fit into the
-        GPU's memory. The hidden states are valid until the next ones are requested."""
+        GPU's memory. The hidden states are valid until the next ones are requested. first: see
+        `DecodeState.prefill`."""
         state = self.scheduler.state
         assert state is not None
         products = LIMB_PRODUCTS if state.backend.between == "float32" else 1
         worth = QUEUED / self.model.sizes.width**2 / products if state.backend.captures else 0
         try:
-            hidden = state.prefill(*prompts.rows(worth))
+            hidden = state.prefill(*prompts.rows(worth), first)
         except torch.cuda.OutOfMemoryError as error:
             hidden, what = None, str(error).partition(". ")[0]
         if hidden is not None:
@@ -169,8 +169,8 @@ class CudaEngine(Engine):
         state.release_prefills()
         torch.cuda.empty_cache()
         half = len(prompts) // 2
-        yield from self.prefill(prompts.pick(slice(half)))
-        yield from self.prefill(prompts.pick(slice(half, None)))
+        yield from self.prefill(prompts.pick(slice(half)), first)
+        yield from self.prefill(prompts.pick(slice(half, None)), None if first is None else first + half)
 
     def collect(self, lane: Lane) -> None:
         """Append the tokens of a lane's launch to its sequences, and finish the sequences that end with them."""

@@ -129,7 +129,7 @@ class LaneScheduler(Scheduler):
         self.release_state()
         self.state = self._new_state(slots)
         slots, _, self.most = self.state.sizes
-        self.free_slots = list(range(slots))[::-1]
+        self.free_slots = list(range(slots - 1, -1, -1))
 
     def _new_state(self, slots: int) -> DecodeState:
         """The state of the last engine, if it has these sizes. Otherwise a new one, with half as many slots until it

@@ -48,8 +48,8 @@ class Sequences:
 
     @classmethod
     def none(cls) -> Sequences:
-        """No sequences."""
-        return cls.of([], np.arange(0))
+        """No sequences: always the same object, which nobody changes."""
+        return NONE
 
     def __len__(self) -> int:
         return len(self.request)
@@ -138,6 +138,7 @@ class Sequences:
 
 
 NAMES = [field.name for field in fields(Sequences)]
+NONE = Sequences.of([], np.arange(0))
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,7 @@ import triton.language as tl
 from tilewright.ops.core.gpu.early import wait_for_inputs
 from tilewright.ops.gemm.tile.product import sums, tile_corner
 
-TILES = tl.constexpr(32)  # tiles whose results a program compares at once
-ROWS = tl.constexpr(32)  # rows per program
+AT_ONCE = 1024  # results that a program of `best_tile` reads at once
 NO_COLUMN = tl.constexpr(0x7FFFFFFF)
 
 
@@ -52,8 +51,9 @@ def best_product(a, b, values, columns, sizes, block: tl.constexpr, PRODUCTS: tl
 
 
 @triton.jit
-def best_tile(values, columns, index, value, M, tiles):
-    """index int64, value float32 (M,): the best of values, columns (tiles, M). One program per ROWS rows.
+def best_tile(values, columns, index, value, M, tiles, ROWS: tl.constexpr, TILES: tl.constexpr):
+    """index int64, value float32 (M,): the best of values, columns (tiles, M). One program per ROWS rows, which reads
+    TILES results of each at once.
 
     The first of equals wins, and a NaN wins over all numbers.
     """

@@ -45,9 +45,10 @@ def search(a, prepared, index, value, *, specialized: bool = False, shape: Shape
     else:
         options = {"num_warps": s.warps, "num_stages": s.stages, **early(M)}
         start(best.best_product, key, grid, (*arguments, count), triton_descriptor, **options)
-    key = ("best_tile", left.device, special(M), across, index.data_ptr() % 16, value.data_ptr() % 16)
-    found = values, columns, index, value, M, across
-    start(best.best_tile, key, (-(-M // best.ROWS.value), 1), found, **early(M))
+    rows = 8 if M >= 8 else 1  # eight adjacent results fill the 32 bytes that a GPU reads at least
+    key = ("best_tile", left.device, special(M), across, rows, index.data_ptr() % 16, value.data_ptr() % 16)
+    found = values, columns, index, value, M, across, rows, best.AT_ONCE // rows
+    start(best.best_tile, key, (-(-M // rows), 1), found, **early(M))
 
 
 @lru_cache(maxsize=4096)

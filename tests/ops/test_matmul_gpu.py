@@ -156,12 +156,15 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
     kind = {"limbs": dtype == "float32", "specialized": rung.options.get("specialized", False)}
     own = launch.shape_for(launch.LINE // weights.data.element_size(), N, M, **kind, narrow=True)
     bits = set()
-    tiles = [(128, 64), (128, 128)]
+    tiles = [(128, 64, 1), (128, 128, 1)]
     if "specialized" in rung.name:
-        tiles += [(64, 64), (64, 128)] if dtype == "float32" else [(64, 64), (64, 128), (128, 256)]
-    for rows, columns in tiles:
+        tiles += [(64, 64, 1), (64, 128, 1)]
+        tiles += [] if dtype == "float32" else [(64, 64, 2), (64, 128, 2), (128, 64, 2), (128, 256, 1)]
+    for rows, columns, lines in tiles:
         out = torch.full((M, N), torch.nan, device=PLACE)
-        shape = replace(own, BM=rows, BN=columns, stages=3, group=1)
+        depth = lines * launch.LINE // weights.data.element_size()
+        depth = depth if "specialized" in rung.name else own.BK
+        shape = replace(own, BM=rows, BN=columns, BK=depth, stages=3, group=1)
         launch.multiply(Rows(inputs["a"], None), weights, out, Epilogue(none, none, None), **rung.options, shape=shape)
         bits.add(out.cpu().numpy().tobytes())
     assert len(bits) == 1
@@ -194,7 +197,7 @@ def test_tiles_fit_in_a_multiprocessors_shared_memory(limbs):
         end = launch._end(out, added, **kind)
         shape = launch.shape_for(64, N, M, **kind, narrow=word == 4 and end == "moving_warp")
         buffers = 0 if end == "stores" and word == 4 else shape.BM * shape.BN * word
-        stages = shape.stages * limbs * (shape.BM + shape.BN) * launch.LINE
+        stages = shape.stages * limbs * (shape.BM + shape.BN) * shape.BK * 2
         assert stages + buffers + 1024 <= 227 << 10, (M, N, word, residual, end, shape)
 
 

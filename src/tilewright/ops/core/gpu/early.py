@@ -1,11 +1,11 @@
 """Kernels that start before the kernels ahead of them have ended: CUDA's "programmatic dependent launch", for GPUs of
 compute capability 9.0 and later.
 
-The programs of such a kernel are assigned to multiprocessors while the last programs of the kernel ahead still run.
-Then they wait until all kernels ahead have ended and their results are visible. This hides the launch time. For few
-rows, launching takes a large part of a kernel's time. Every kernel launched this way waits before it writes arrays, or
-reads any but prepared weights. So if a kernel has ended, all kernels ahead of it have ended, too. Weights may be read
-earlier, because the kernel ahead does not write them: see `gemm.tile.launch.settled`.
+The programs of such a kernel are assigned to multiprocessors as soon as all programs of the kernel ahead are. Then they
+wait until all kernels ahead have ended and their results are visible. This hides the launch time, which is a large part
+of a kernel's time for few rows. Several kernels may wait at once. Every kernel launched this way waits before it writes
+arrays, or reads any but prepared weights. So if a kernel has ended, all kernels ahead of it have ended, too. Weights
+may be read earlier, because none of the waiting kernels writes them: see `gemm.tile.launch.settled`.
 """
 
 from functools import cache
@@ -24,11 +24,11 @@ ROWS = 256  # the most for which a kernel starts early; with 1,024 and more rows
 
 @triton.jit
 def wait_for_inputs():
-    """Wait for all kernels ahead, then let the next kernel start. The first statement of a kernel that may start
-    early; in other launches, and on other GPUs, it has no effect."""
+    """Let the next kernel start, and wait until all kernels ahead have ended. The first statement of a kernel that may
+    start early; in other launches, and on other GPUs, it has no effect."""
     if not INTERPRETED and target_info.cuda_capability_geq(9, 0):
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
 
 
 def early(rows: int) -> dict[str, bool]:

@@ -7,8 +7,9 @@ warpgroup finishes a tile while the other uses the matrix unit. The limit is the
 little where each program has one tile: nothing overlaps its end.
 
 With few tiles the limit is latency: the blocks of K are multiplied one after the other. If there are no more tiles of
-64 x 64 than programs, one warpgroup multiplies such a tile, which leaves shared memory for more stages. With few rows
-the first stages are filled with weights while the kernel ahead is still running.
+64 x 64 than programs, one warpgroup multiplies such a tile, which leaves shared memory for more stages. Each stage then
+has two boxes along K, so that barriers are waited for half as often. With few rows the first stages are filled with
+weights while kernels ahead are still running.
 """
 
 import triton.experimental.gluon.language as gl
@@ -40,11 +41,14 @@ REGISTERS = 168  # per thread, of 3 x 128; the two multiplying warpgroups then t
 @gluon.jit
 def load_tiles(x, boxes, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr, LEFT: gl.constexpr):
     """A loading warp: load each block of K of each tile of this program, in order, once a stage is empty. x: descriptor
-    of the LEFT operand or of the weights. boxes: its buffers in `stages`.
+    of the LEFT operand or of the weights. boxes: its buffers in `stages`. A block consists of both limbs, or of one or
+    more boxes along K.
 
     Weights are loaded before the kernel ahead has ended. It does not write weights: see `launch.settled`.
     """
     STAGES: gl.constexpr = stages.full.type.shape[0]
+    DEPTH: gl.constexpr = x.block_type.shape[1]
+    PIECES: gl.constexpr = LIMBS * (block.BK // DEPTH)
     BOXES: gl.constexpr = block.BM // HALF_ROWS if LEFT else 1
     if LEFT:
         wait_for_inputs()
@@ -57,11 +61,12 @@ def load_tiles(x, boxes, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr
             stage = step % STAGES
             full = stages.full.index(stage)
             mbarrier.wait(stages.empty.index(stage), (step // STAGES & 1) ^ 1)
-            mbarrier.expect(full, LIMBS * BOXES * x.block_type.nbytes)
-            for limb in gl.static_range(LIMBS):
+            mbarrier.expect(full, PIECES * BOXES * x.block_type.nbytes)
+            for piece in gl.static_range(PIECES):
+                column = p + (piece * sizes.K if LIMBS == 2 else piece * DEPTH)
                 for box in gl.static_range(BOXES):
-                    index = BOXES * (stage * LIMBS + limb) + box
-                    copy_in(x, [first + box * HALF_ROWS, limb * sizes.K + p], full, boxes.index(index))
+                    index = BOXES * (stage * PIECES + piece) + box
+                    copy_in(x, [first + box * HALF_ROWS, column], full, boxes.index(index))
             step += 1
 
 
@@ -77,19 +82,22 @@ def multiply_half(stages, step, K, block: gl.constexpr, PRODUCTS: gl.constexpr, 
 
 @gluon.jit
 def multiply_one(stages, step, K, block: gl.constexpr, HALF: gl.constexpr):
-    """(sums, step): one product per block. It is in flight while the next one is queued."""
+    """(sums, step): one product for each box along K. A block's products are in flight while the next are queued."""
     DEPTH: gl.constexpr = 256 // stages.a_tiles.dtype.primitive_bitwidth  # K of an instruction: 32 bytes
     BN: gl.constexpr = block.BN
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, DEPTH])
     STAGES: gl.constexpr = stages.full.type.shape[0]
     HALVES: gl.constexpr = block.BM // HALF_ROWS
+    BOXES: gl.constexpr = block.BK // stages.a_tiles.type.shape[2]
     totals = gl.zeros((HALF_ROWS, BN), gl.float32, LAYOUT)
     for p in range(0, K, block.BK):
         stage = step % STAGES
         mbarrier.wait(stages.full.index(stage), step // STAGES & 1)
-        left, right = stages.a_tiles.index(HALVES * stage + HALF), stages.b_tiles.index(stage).permute((1, 0))
-        totals = warpgroup_mma(left, right, totals, is_async=True)
-        totals = warpgroup_mma_wait(1, deps=(totals,))
+        for box in gl.static_range(BOXES):
+            left = stages.a_tiles.index(HALVES * (stage * BOXES + box) + HALF)
+            right = stages.b_tiles.index(stage * BOXES + box).permute((1, 0))
+            totals = warpgroup_mma(left, right, totals, is_async=True)
+        totals = warpgroup_mma_wait(BOXES, deps=(totals,))
         mbarrier.arrive(stages.empty.index((step + STAGES - 1) % STAGES), pred=p > 0)
         step += 1
     totals = warpgroup_mma_wait(0, deps=(totals,))
@@ -135,11 +143,14 @@ def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
-def allocate_stages(a, b, COUNT: gl.constexpr, LIMBS: gl.constexpr, HALVES: gl.constexpr):
+def allocate_stages(a, b, block: gl.constexpr, form: gl.constexpr):
     """`Stages` for tiles of the descriptors a and b."""
-    a_tiles = gl.allocate_shared_memory(a.dtype, [COUNT * LIMBS * HALVES] + a.block_type.shape, a.layout)
-    b_tiles = gl.allocate_shared_memory(b.dtype, [COUNT * LIMBS] + b.block_type.shape, b.layout)
-    return Stages(a_tiles, b_tiles, barriers(COUNT, 2), barriers(COUNT, HALVES))
+    HALVES: gl.constexpr = block.BM // HALF_ROWS
+    LIMBS: gl.constexpr = 1 if form.products == 1 else 2
+    COUNT: gl.constexpr = form.stages * LIMBS * (block.BK // a.block_type.shape[1])
+    a_tiles = gl.allocate_shared_memory(a.dtype, [COUNT * HALVES] + a.block_type.shape, a.layout)
+    b_tiles = gl.allocate_shared_memory(b.dtype, [COUNT] + b.block_type.shape, b.layout)
+    return Stages(a_tiles, b_tiles, barriers(form.stages, 2), barriers(form.stages, HALVES))
 
 
 @gluon.jit
@@ -170,13 +181,13 @@ def multiply_tiles(out, stages, exchange, extras, sizes, block: gl.constexpr, fo
 def product(a, b, out, bias, residual, sizes, block: gl.constexpr, form: gl.constexpr):
     """out (M, N) = activation(a @ b^T + residual + bias), float32 sums; operands and limbs as for `product.product`.
 
-    a, b: descriptors of boxes (HALF_ROWS, BK) and (BN, BK). Boxes of out are (HALF_ROWS, BN) for the end "bulk_copy",
-    (HALF_ROWS, 128 bytes) for "moving_warp"; the residual's too. sizes, block, form: see `records`. block.BM: HALF_ROWS
-    or twice as many.
+    a, b: descriptors of boxes of HALF_ROWS and BN rows, at most 128 bytes wide. Boxes of out are (HALF_ROWS, BN) for
+    the end "bulk_copy", (HALF_ROWS, 128 bytes) for "moving_warp"; the residual's too. sizes, block, form: see
+    `records`. block.BM: HALF_ROWS or twice as many.
     """
     LIMBS: gl.constexpr = 1 if form.products == 1 else 2
     HALVES: gl.constexpr = block.BM // HALF_ROWS
-    stages = allocate_stages(a, b, form.stages, LIMBS, HALVES)
+    stages = allocate_stages(a, b, block, form)
     exchange, extras = Exchange(None, None, None), Extras(bias, residual)
     if form.end == "bulk_copy":
         buffers = gl.allocate_shared_memory(out.dtype, [HALVES] + out.block_type.shape, out.layout)

@@ -29,8 +29,8 @@ HALF_ROWS = gl.constexpr(records.HALF_ROWS)
 def wait_for_inputs():
     """As `early.wait_for_inputs`. Each warp that reads or writes arrays calls it first, except the one that loads
     weights."""
-    gdc_wait()
     gdc_launch_dependents()
+    gdc_wait()
 
 
 @gluon.jit

@@ -41,7 +41,8 @@ def transpose_limbs(b, rung: str, dtype: str) -> Packed:
 
 def settled(weights):
     """weights, after one more operation on the stream, which does not write them. A product may load its weights while
-    the operation directly ahead of it still runs, but not before all earlier ones have ended."""
+    kernels ahead of it still run or wait. All of these start when this operation has ended, so the weights are written
+    by then."""
     weights[:1, :1].clone()
     return weights
 
@@ -85,16 +86,17 @@ class Shape:
 
 class Tile(NamedTuple):
     """A tile that a product can be cut into. time: relative to the largest tile. stages: as many as fit in shared
-    memory."""
+    memory. lines: LINEs of K in a stage, so many blocks are multiplied one after the other without waiting."""
 
     rows: int
     columns: int
     time: float
     stages: int
+    lines: int = 1
 
 
 # November 2026, H200, 4096^3; for tiles of 64 rows an H100 and products of GPT-2 with up to 128 rows
-TILES = Tile(128, 256, 1.0, 3), Tile(128, 128, 0.52, 5), Tile(128, 64, 0.42, 6), Tile(64, 64, 0.35, 12)
+TILES = Tile(128, 256, 1.0, 3), Tile(128, 128, 0.52, 5), Tile(128, 64, 0.42, 6), Tile(64, 64, 0.35, 6, 2)
 LIMB_TILES = Tile(128, 128, 1.0, 3), Tile(128, 64, 0.63, 4), Tile(64, 64, 0.53, 6)
 PORTABLE_TILES = Tile(128, 256, 1.0, 3), Tile(128, 128, 0.52, 3)  # for `product`
 
@@ -111,7 +113,7 @@ def quickest(tiles: Iterable[Tile], M: int, N: int, depth: int) -> Shape:
         return -(-count // multiprocessors()) * tile.time
 
     best = min(tiles, key=time_of)
-    return Shape(best.rows, best.columns, depth, best.stages)
+    return Shape(best.rows, best.columns, depth * best.lines, best.stages)
 
 
 @lru_cache(maxsize=4096)
@@ -144,7 +146,8 @@ def multiply(
     narrow = word == 4 or residual is not None if not specialized else word == 4 and end == "moving_warp"
     s = shape or shape_for(LINE // a.element_size(), N, M, limbs=limbs == 2, specialized=specialized, narrow=narrow)
     height, wide = HALF_ROWS if specialized else s.BM, LINE // word if end == "moving_warp" else s.BN
-    operands = describe(a, [height, s.BK]), describe(weights.data, [s.BN, s.BK])
+    box = min(s.BK, LINE // a.element_size()) if specialized else s.BK  # Hopper's kernel loads a LINE at a time
+    operands = describe(a, [height, box]), describe(weights.data, [s.BN, box])
     target = out if end == "stores" else describe(out, [height, wide])
     added = bias, describe(residual, [height, wide]) if end == "moving_warp" else residual
     form = Form(products_of(weights), end, epilogue.activation, s.stages)

@@ -54,9 +54,9 @@ class Extras(NamedTuple):
 class Stages(NamedTuple):
     """Buffers of blocks of K in shared memory (Hopper).
 
-    a_tiles: one box of HALF_ROWS rows for each warpgroup, stage and limb. b_tiles: one for each stage and limb. full:
-    barriers that complete when both loading warps have announced their bytes and all of these have arrived. empty:
-    barriers that count the warpgroups that have read a stage.
+    a_tiles: one box of HALF_ROWS rows for each warpgroup, stage and limb or part of K. b_tiles: one box for each stage
+    and limb or part of K. full: barriers that complete when both loading warps have announced their bytes and all of
+    these have arrived. empty: barriers that count the warpgroups that have read a stage.
     """
 
     a_tiles: Any

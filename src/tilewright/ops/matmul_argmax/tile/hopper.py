@@ -62,7 +62,7 @@ def best_product(a, b, values, columns, sizes, block: gl.constexpr, form: gl.con
     """As `best.best_product`. a, b: descriptors of boxes (HALF_ROWS, BK) and (BN, BK). form: products and stages of
     `records.Form`."""
     LIMBS: gl.constexpr = 1 if form.products == 1 else 2
-    stages = allocate_stages(a, b, form.stages, LIMBS, block.BM // HALF_ROWS)
+    stages = allocate_stages(a, b, block, form)
     fence_async_shared()
     gl.warp_specialize(
         [

@@ -26,7 +26,6 @@ from tilewright.runtime.fingerprint import in_force
 from tilewright.runtime.jobs.cut import Cut, Lines, Records, RowGroups, lines_between
 from tilewright.runtime.jobs.pieces import THREADS
 from tilewright.runtime.jobs.placed import room
-from tilewright.runtime.load import tokenizer_files
 from tilewright.runtime.trials import Trial, trial_for
 from tilewright.simd import cache
 
@@ -169,8 +168,12 @@ def program(verb: str, *paths: str | None, model: str | None = None) -> Part:
     """Memory of a process before it loads a model. paths: its inputs and outputs. model: whose tokenizer it loads."""
     suffixes = {os.path.splitext(path)[1] for path in paths if path}
     packages = sum(nbytes for suffix, nbytes in PACKAGES.items() if suffix in suffixes)
-    files = tokenizer_files(model) if model else []
-    words = TOKENIZERS + TOKENIZER_TIMES * sum(map(os.path.getsize, files)) if files else 0
+    words = 0
+    if model:
+        from tilewright.runtime.load import tokenizer_files  # here: it imports all models, which takes 0.1 s
+
+        if files := tokenizer_files(model):
+            words = TOKENIZERS + TOKENIZER_TIMES * sum(map(os.path.getsize, files))
     return Part("program", PROGRAM + KERNELS.get(verb, 0) + packages + words)
 
 

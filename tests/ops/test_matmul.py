@@ -1,14 +1,17 @@
 """matmul: arguments, outputs, bits and refusals, and the AMX kernels on emulated tiles."""
 
 import dataclasses
+import inspect
 
 import numpy as np
 import pytest
+from numba import typeof, types
 
 import tilewright as tw
 import tilewright.ops.matmul as matmul_module
 from compare import Guarded, compare
 from random_problems import TILE_LANES, slow_to_compile, vectors_of
+from tilewright import simd
 from tilewright.bench.sizes import matmul as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.hardware import cpu
@@ -16,7 +19,9 @@ from tilewright.ops.core import needs
 from tilewright.ops.core.arrays import BFLOAT16, target_for
 from tilewright.ops.core.ladder import Ladder, using
 from tilewright.ops.core.launch import scratch
-from tilewright.ops.gemm.cpu import amx
+from tilewright.ops.gemm.cpu import amx, loops
+from tilewright.ops.gemm.cpu.epilogue import Target
+from tilewright.ops.gemm.cpu.pack import Source
 from tilewright.ops.gemm.cpu.words import pack_limbs, pack_words
 from tilewright.ops.gemm.operands import Epilogue, Rows
 from tilewright.ops.matmul import Problem, ladder, matmul, prepare
@@ -281,3 +286,17 @@ def test_subnormal_operands_of_bfloat16_count_or_are_0(rung, rng):
         for found in (matmul(a, b, dtype="bfloat16"), matmul(b.T, a.T.copy(), dtype="bfloat16").T):
             assert set(found[0].tolist()) <= {0.0, 2.0**-117}
         assert (matmul(a, b, dtype="bfloat16")[1] == 2.0**10).all()
+
+
+def test_no_loop_compiles_its_functions_for_a_literal():
+    """In `at = TILE; while ...: f(at); at += n` Numba first takes `at` for a literal and compiles f for it, in vain."""
+    lanes, flat, matrix = 8, np.zeros(8, np.float32), np.zeros((2, 2), np.float32)
+    pack = loops.block_packer("float32", False, lanes), (Source(flat, np.zeros(2, np.int64), 1, 2), 0, 2, 0, 2, flat)
+    piece = loops.Piece(loops.Block(2, True, True), 2, 2, 0)
+    down = loops.panel_multiplier("float32", lanes, lambda _: simd.inline(lambda *arguments: None))
+    multiply = down, (loops.Operands(flat, flat), 0, Target(matrix, matrix, flat), 0, 2, 0, piece)
+    for (function, arguments), called, name in ((pack, "pack_rows", "at"), (multiply, "across", "a_at")):
+        function.compile(tuple(map(typeof, arguments)))
+        inner = inspect.getclosurevars(function.py_func).nonlocals[called]
+        at = list(inspect.signature(inner.py_func).parameters).index(name)
+        assert inner.signatures and {signature[at] for signature in inner.signatures} == {types.int64}

@@ -115,6 +115,38 @@ def test_an_error_inside_an_inline_function_arrives():
         divide_seven(0)
 
 
+@simd.inline
+def shown(number):
+    print("number", number)
+    return number
+
+
+def show_and_add(number):
+    return shown(number) + seven_by(number)
+
+
+def test_an_inline_function_has_no_machine_code_of_its_own(monkeypatch):
+    """Optimising each function and making machine code of it took half of a kernel's compile time."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")  # a kernel from a file has no inline functions
+    kernel = simd.kernel(types.int64(types.int64), name="test.no_code")(show_and_add)
+    kernel.compiled()
+    for inlined in (shown, seven_by):
+        (result,) = inlined.overloads.values()
+        engine = result.target_context.codegen()._engine
+        assert not engine.is_symbol_defined(result.fndesc.llvm_func_name)
+    (result,) = kernel.compiled().overloads.values()
+    assert engine.is_symbol_defined(result.fndesc.llvm_func_name)
+
+
+def test_an_inline_function_prints(monkeypatch, capfd):
+    """`print` finds its texts in the function's environment, which the kernel's machine code must know."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
+    kernel = simd.kernel(types.int64(types.int64), name="test.prints")(show_and_add)
+    assert kernel(2) == 5
+    sys.stdout.flush()
+    assert capfd.readouterr().out == "number 2\n"
+
+
 NAMESAKES = """if True:
     import sys
     import numpy as np

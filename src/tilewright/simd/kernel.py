@@ -17,6 +17,7 @@ from numba.core.registry import CPUDispatcher
 
 from tilewright.errors import UsageError
 from tilewright.simd import cache
+from tilewright.simd.inlined import InlineCompiler, connect_environments
 
 _names: set[str] = set()
 
@@ -63,6 +64,7 @@ class Kernel:
                     dispatcher._cache = cache.KernelCache(self.name, named)
                 dispatcher.compile(self.signature)
                 dispatcher.disable_compile()
+                connect_environments(*dispatcher.overloads.values())
                 self._call = dispatcher
             return self._call
 
@@ -93,13 +95,12 @@ def inline(function):
     """A function that kernels call: compiled into each of them, never on its own. Python calls its `py_func`.
 
     Inlining is forced. A function left in the object code has a name with a number that Numba counts in each process,
-    so kernels that two processes compiled and a third loads could call each other's functions. Numba's wrappers for
-    calls from Python and C are left out: they take a sixth of a kernel's compile time (matmul.packed on an EPYC: 12.6
-    s with them, 10.5 s without).
+    so kernels that two processes compiled and a third loads could call each other's functions. There is no machine code
+    of the function itself (`inlined.py`), nor Numba's wrappers for calls from Python and C.
     """
     compiled = njit(
         nogil=True, fastmath=False, boundscheck=False, _nrt=False, forceinline=True,
-        no_cpython_wrapper=True, no_cfunc_wrapper=True,
+        no_cpython_wrapper=True, no_cfunc_wrapper=True, pipeline_class=InlineCompiler,
     )(function)  # fmt: skip
     compiled.__class__ = _Inlined
     return compiled

@@ -102,7 +102,7 @@ def block_packer(kind: str, words: bool, lanes: int):
     @simd.inline
     def pack_block(source, i, end, p, depth, packed):
         """Rows i to end of A, `depth` steps from step p: first panels of HIGH rows, then of MIDDLE, then of one."""
-        at = TILE
+        at = np.int64(TILE)  # no literal, for which Numba would compile the calls below once more
         while i < end:
             if end - i >= HIGH:
                 pack_rows(HIGH, source, i, p, depth, packed, at)
@@ -215,7 +215,7 @@ def panel_multiplier(kind: str, lanes: int, finish):
     @simd.inline
     def down_rows(operands, b_at, target, i, end, j, piece):
         """All panels of A, rows i to end, by piece.columns columns of B from column j on."""
-        at = TILE
+        at = np.int64(TILE)  # no literal, for which Numba would compile the calls below once more
         while i < end:
             rows = HIGH if end - i >= HIGH else MIDDLE if end - i >= MIDDLE else SINGLE
             if rows == HIGH:

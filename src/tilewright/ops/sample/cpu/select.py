@@ -113,7 +113,8 @@ def best_of_row(lanes: int):
         """workspace.keys[:k] become the keys of the k best of m scores, unordered; 0 < k <= m. Overwrites distances."""
         bound = simd.splat(highest_bound(workspace, m, k), lanes)
         count = 0
-        for c in range(0, m, lanes):
+        for n in range((m + lanes - 1) // lanes):  # a count of vectors: see docs/lab/start.md
+            c = n * lanes
             mask = simd.lanes_at_least(simd.load(workspace.scores, c, lanes), bound)
             while mask:
                 index = c + simd.lowest_bit(mask)
@@ -140,7 +141,8 @@ def compactor(lanes: int):
             worst = max(worst, workspace.keys[i])
         bound = simd.broadcast(workspace.scores, index_of(worst), lanes)
         count = 0
-        for c in range(0, V, lanes):
+        for n in range((V + lanes - 1) // lanes):  # likewise
+            c = n * lanes
             mask = simd.lanes_at_least(simd.load(workspace.scores, c, lanes), bound)
             while mask:
                 index = c + simd.lowest_bit(mask)

@@ -1,0 +1,49 @@
+"""How an inline function is compiled: to LLVM code that kernels link, and no further.
+
+Numba would optimise a module for each function and make machine code of it, although only kernels run. Now it optimises
+a kernel alone, after all functions are inlined: `docs/lab/start.md` has the figures. What Numba does to each function
+before it links anything, a few cheap passes, is kept: without them two kernels of correlate took 1.4 times as long.
+"""
+
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+
+
+class InlineCompiler(Compiler):
+    """Numba's compiler, with an `InlineLibrary` for the function's code."""
+
+    def compile_extra(self, func):
+        self.state.library = InlineLibrary(self.state.targetctx.codegen(), func.__qualname__)
+        return super().compile_extra(func)
+
+
+class InlineLibrary(JITCodeLibrary):
+    """LLVM code of an inline function and of the functions that it calls, without machine code."""
+
+    def _optimize_final_module(self):
+        pass
+
+    def _finalize_final_module(self):
+        """In place of giving the module to the JIT: every kernel gets its own copy of the functions."""
+        for function in self._final_module.functions:
+            if not function.is_declaration:
+                function.linkage = "linkonce_odr"
+        self._shared_module, self._finalized = self._final_module, True
+
+    def get_pointer_to_function(self, name):
+        """0, as for a function without the wrapper that Python would call."""
+        return 0
+
+    @property
+    def codegen(self):
+        """This object, for Numba's call of `set_env`."""
+        return self
+
+    def set_env(self, name, environment):
+        """Do nothing: no machine code has a pointer to this environment yet. See `connect_environments`."""
+
+
+def connect_environments(result) -> None:
+    """Give a kernel's machine code the environments of its inline functions, in which `print` finds its texts."""
+    for environment in result._find_referenced_environments():
+        result.library.codegen.set_env(environment.env_name, environment)

@@ -14,7 +14,7 @@ from ops.cases import cases_of
 from tilewright.bench.sizes import matmul as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.ops.core.ladder import using
-from tilewright.ops.matmul import Problem, ladder, matmul, prepare
+from tilewright.ops.matmul import PEAK, Problem, ladder, matmul, matmul_peaks, peaks_of, prepare
 from tilewright.ops.matmul.ladder import TILE_LIMB_DEPTH
 from tilewright.ops.matmul.problem import DEVICE_DTYPES, Case
 
@@ -123,6 +123,40 @@ def test_a_float32_residual_is_replaced_by_the_result(rung, dtype, rng):
             a = tensors["a"] if dtype == "tf32" else tensors["a"].to(getattr(torch, dtype))
             matmul(a, packed, bias=tensors["bias"], residual=residual, activation="relu", out=residual)
         compare(residual.cpu().numpy(), reference, spec.bound(case, inputs, reference, rung.c))
+
+
+@pytest.mark.parametrize(("rung", "dtype"), accepted("simt.register", "tile.persistent"))
+def test_rows_of_out_may_have_a_stride(rung, dtype, rng):
+    """Same bits; what is between the rows stays as it was. Strides for bulk copies, and others."""
+    M, N = (300, 521) if ON_GPU and rung.name != "simt.narrow" else (5, 13)
+    case = Case(M, N, DEEP if "limbs" in rung.name else 40, dtype, bias=True, residual=True, device="cuda")
+    with using(matmul=rung.name):
+        call = spec.bind_tensors(case, spec.make(case, rng), PLACE)
+        wanted = call()
+        for stride in (-(-N // 32) * 32, N + 1):
+            wide = torch.full((M, stride), torch.nan, device=PLACE)
+            assert torch.equal(call(out=wide[:, :N]), wanted)
+            assert wide[:, N:].isnan().all()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, where a GPU computes in silence
+@pytest.mark.parametrize(("rung", "dtype"), accepted("tile.persistent"))
+def test_peaks_are_the_largest_of_each_group_of_columns(rung, dtype, rng):
+    if not rung.name.startswith("tile."):
+        pytest.skip(f"{rung.name} stores no peaks")
+    K = DEEP if "limbs" in rung.name else 40
+    for M, N in ((1, 300), (300, 5321)) if ON_GPU else ((3, 139),):
+        a, b = (torch.from_numpy(rng.standard_normal(s, np.float32)).to(PLACE) for s in ((M, K), (K, N)))
+        groups, row = -(-N // PEAK), M // 2
+        a[row, 3] = torch.inf
+        wide, peaks = (torch.full((M, n), torch.nan, device=PLACE) for n in (groups * PEAK, peaks_of(N)))
+        with using(matmul=rung.name):
+            packed = prepare(b, dtype=dtype)
+            assert matmul_peaks(a, packed, out=wide[:, :N], peaks=peaks) is peaks
+            assert torch.equal(wide[:, :N].nan_to_num(), matmul(a, packed).nan_to_num())
+        assert wide[:, N:].isnan().all() and peaks[row, :groups].isnan().all()
+        wide[:, N:], wide[row], peaks[row] = -torch.inf, 0, 0
+        assert torch.equal(peaks[:, :groups], wide.view(M, groups, PEAK).amax(2))
 
 
 @pytest.mark.parametrize(("rung", "dtype"), accepted("simt.register", "tile.persistent"))
@@ -252,6 +286,15 @@ def test_what_does_not_fit_is_named():
         with pytest.raises((UsageError, Refused)) as error:
             call()
         assert words in str(error.value)
+
+
+def test_peaks_that_do_not_fit_are_refused():
+    a, b, out, peaks = tensors((2, 4), (4, 40), (2, 40), (2, 1))
+    with pytest.raises(UsageError, match=r"peaks is float32 \(2, 1\).*float32 \(2, 8\) without gaps is wanted"):
+        matmul_peaks(a, prepare(b), out=out, peaks=peaks)
+    with using(matmul="simt.register"):
+        assert matmul_peaks(a, prepare(b), out=out, peaks=tensors((2, 8))[0]) is None
+    assert (out == 4).all()
 
 
 def other_class(b):

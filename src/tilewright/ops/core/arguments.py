@@ -54,9 +54,12 @@ class Host:
         """The dtypes that an out may have in an accuracy class."""
         return ("float32",)
 
-    def target(self, result: np.ndarray, *inputs: np.ndarray, residual: np.ndarray | None = None) -> np.ndarray:
+    def target(
+        self, result: np.ndarray, *inputs: np.ndarray, residual: np.ndarray | None = None, strided: bool = False
+    ) -> np.ndarray:
         """The result where a kernel may write to it while it reads the inputs, otherwise a buffer of its shape. The
-        result may be exactly the residual: a kernel reads each element of that before it writes it."""
+        result may be exactly the residual: a kernel reads each element of that before it writes it. strided: for
+        `Device` only."""
         return arrays.target_for(result, *inputs, residual=residual)
 
     def plain(self, x: np.ndarray | None, near: np.ndarray, rank: int = 1) -> np.ndarray:
@@ -131,13 +134,20 @@ class Device:
         """The dtypes that an out may have in an accuracy class."""
         return ("float32", dtype) if dtype in tensors.FLOATS else ("float32",)
 
-    def target(self, result, *inputs, residual=None):
+    def target(self, result, *inputs, residual=None, strided: bool = False):
         """The result where a kernel may write to it while it reads the inputs, otherwise a buffer of its shape. The
-        result may be exactly the residual: a kernel reads each element of that before it writes it."""
-        usable = result.is_contiguous() and not tensors.overlaps(result, *inputs)
+        result may be exactly the residual: a kernel reads each element of that before it writes it. strided: the kernel
+        takes a matrix whose rows have a stride."""
+        usable = result.is_contiguous() or (strided and self.writes_rows(result))
+        usable = usable and not tensors.overlaps(result, *inputs)
         if usable and residual is not None and tensors.overlaps(result, residual):
             usable = residual.data_ptr() == result.data_ptr() and residual.dtype == result.dtype
+            usable = usable and residual.stride() == result.stride()
         return result if usable else result.new_empty(result.shape)
+
+    def writes_rows(self, x) -> bool:
+        """True for a matrix whose rows have no gaps and do not overlap."""
+        return x.ndim == 2 and x.stride(1) == 1 and (len(x) < 2 or x.stride(0) >= x.shape[1])
 
     def plain(self, x, near, rank: int = 1):
         """x contiguous, or an empty tensor of this rank for None."""

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+PEAK, SECTOR = 32, 8  # columns of a product whose largest element may be stored; float32 elements in 32 bytes
 FEW = 1024  # rows whose offsets are kept for the next product
 ROUNDED_DEPTH = 1536  # elements along K in a block of a bfloat16 kernel: partial sums of more would be rounded in out
 
@@ -54,6 +56,12 @@ class Rows:
         return origin, starts if self.index is None else starts[self.index], step
 
 
+def peaks_of(N: int) -> int:
+    """Elements of a row of peaks of N columns, up to a multiple of 32 bytes: a sector of a GPU's memory. After the last
+    group of columns they are undefined."""
+    return -(-N // (PEAK * SECTOR)) * SECTOR
+
+
 def addresses(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     """(origin, int64 offset of each row, step along a row), in elements, of a float32 matrix with any strides.
 
@@ -79,8 +87,11 @@ def _few_starts(count: int, row: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """bias (N,) and residual (M, N), any strides, both float32 and added to the sums, or empty; activation: a name."""
+    """bias (N,) and residual (M, N), any strides, both float32 and added to the sums, or empty; activation: a name.
+    peaks: None, or float32 (M, peaks_of(N)) for the largest result of each PEAK columns, NaN if one is not finite. Only
+    the tile rungs store them, and with no residual."""
 
     bias: np.ndarray
     residual: np.ndarray
     activation: str | None
+    peaks: Any = None

@@ -7,20 +7,22 @@ packed = prepare(w)                             # once; then matmul(x, packed) f
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.ops.core.arguments import HOST, Arguments, arguments_of
+from tilewright.ops.core.arguments import DEVICE, HOST, Arguments, arguments_of
 from tilewright.ops.core.arrays import BFLOAT16, T, Tensor, as_numpy, one_of, put_back, rows_for
+from tilewright.ops.core.gpu import tensors
 from tilewright.ops.core.memory import empty
-from tilewright.ops.gemm.operands import ROUNDED_DEPTH, Epilogue, Packed, Rows
-from tilewright.ops.matmul.ladder import ladder
+from tilewright.ops.gemm.operands import PEAK, ROUNDED_DEPTH, Epilogue, Packed, Rows, peaks_of
+from tilewright.ops.matmul.ladder import TILED, ladder
 from tilewright.ops.matmul.problem import ACTIVATIONS, DEVICE_DTYPES, DTYPES, Problem, check_depth
 
-__all__ = ["Packed", "Problem", "ladder", "matmul", "prepare"]
+__all__ = ["PEAK", "Packed", "Problem", "ladder", "matmul", "matmul_peaks", "peaks_of", "prepare"]
 
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")  # dtypes of rows on a GPU
 
@@ -68,7 +70,8 @@ def matmul(
     same kind of array as a, or out.
 
     Arrays on a GPU stay there, all on one device. They may also be float16, dtype as for `prepare`, and out is float32
-    or has the 16-bit dtype of the class. Work is queued on torch's current stream; only `rows` waits for the device.
+    or has the 16-bit dtype of the class; tile rungs are fastest where its rows begin at multiples of 128 bytes. Work is
+    queued on torch's current stream; only `rows` waits for the device.
 
     A row's bits depend on that row, b and the epilogue: not on the other rows, their number, or the number of threads.
     Raises UsageError naming the argument that does not fit.
@@ -93,16 +96,38 @@ def matmul(
     added = {"bias": epilogue.bias, "residual": epilogue.residual}
     arguments.same_device("matmul", "a", x, b=weights, rows=index, **added)
     dtypes = ("float32", "bfloat16") if arguments is HOST else arguments.results_in(dtype)
-    result = arguments.result("matmul", out, shape, x, dtypes)
-    target = result
+    target = result = arguments.result("matmul", out, shape, x, dtypes)
+    packed = packed or (None if several else prepare(weights, dtype=dtype))
+    inputs, strided = (x, weights, epilogue.bias), packed is not None and packed.rung in TILED
     if out is not None:
-        target = arguments.target(result, x, weights, epilogue.bias, residual=epilogue.residual)
-    if several:
+        target = arguments.target(result, *inputs, residual=epilogue.residual, strided=strided)
+    if packed is None:
         _run_batch(arguments, x, weights, dtype, target, epilogue)
     else:
-        packed = packed or prepare(weights, dtype=dtype)
         _run(arguments, packed, Rows(x.reshape(math.prod(x.shape[:-1]), K), index), target, epilogue)
     return arguments.finish(a, result, target)
+
+
+def matmul_peaks(a, b: Packed, *, out, peaks):
+    """Write out = a @ b as `matmul` does, on a GPU: a (M, K), out float32 (M, N).
+
+    peaks: contiguous float32 (M, peaks_of(N)). Returns it with the largest element of each PEAK columns of out, NaN
+    if one is not finite; or None if b's rung stores none. Raises UsageError for an argument that does not fit.
+    """
+    wanted = (out.shape[0], peaks_of(b.N))
+    if tuple(peaks.shape) != wanted or not peaks.is_contiguous() or tensors.kind(peaks) != "float32":
+        what = f"peaks is {tensors.kind(peaks)} {tuple(peaks.shape)} with strides {peaks.stride()}"
+        raise UsageError(f"matmul_peaks: {what}; float32 {wanted} without gaps is wanted")
+    if b.rung not in TILED or not DEVICE.writes_rows(out):
+        matmul(a, b, out=out)
+        return None
+    a = DEVICE.take("matmul_peaks", "a", a)
+    check_depth(tuple(a.shape), b.K, b.N)
+    DEVICE.same_device("matmul_peaks", "a", a, out=out, peaks=peaks)
+    out = DEVICE.result("matmul_peaks", out, (len(a), b.N), a)
+    none = DEVICE.plain(None, a)
+    _run(DEVICE, b, Rows(a, None), out, Epilogue(none, DEVICE.plain(None, a, rank=2), None, peaks))
+    return peaks
 
 
 def _run_batch(arguments: Arguments, x, b, dtype: str, out, epilogue: Epilogue) -> None:
@@ -147,7 +172,7 @@ def _run(arguments: Arguments, packed: Packed, rows: Rows, out, epilogue: Epilog
     if residual.ndim != 2:
         residual = residual.reshape(shape)
     target = rows_for(out) if arguments is HOST else out.view(shape)
-    rung.run(rows, packed, target, Epilogue(epilogue.bias, residual, epilogue.activation))
+    rung.run(rows, packed, target, replace(epilogue, residual=residual))
     if arguments is HOST:
         put_back(out, target)
 

@@ -14,6 +14,7 @@ NARROW = 16  # columns whose sums of four rows one thread holds in registers
 COLUMNS = 65535 * 8  # a grid has at most 65,535 blocks side by side, and the smallest block has 8 columns
 SHAPE = {"block_rows": 16, "block_columns": 16}  # the shape of a block with one thread per element
 SHAPES = dict.fromkeys(SHAPE, (8, 16, 32))  # what a sweep tries: square, tall and wide blocks
+TILED = "tile.persistent", "tile.specialized", "tile.limbs", "tile.specialized_limbs"  # kernels in gemm.tile
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 # Constants of the bounds. Matrix units truncate where they add: on an H200 sums of one sign were off by 1.7 units of

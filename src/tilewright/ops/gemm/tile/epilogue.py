@@ -1,8 +1,11 @@
-"""The epilogue of a tile of sums: residual, bias, activation."""
+"""The epilogue of a tile of sums: residual, bias, activation; the largest of each PEAK columns."""
 
 import triton
 import triton.language as tl
 
+from tilewright.ops.gemm import operands
+
+PEAK, SECTOR = tl.constexpr(operands.PEAK), tl.constexpr(operands.SECTOR)
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 SLOPE = tl.constexpr(-2.302208198144325)  # -2 sqrt(2 / pi) log2 e
 CUBIC = tl.constexpr(-0.1029432395800235)  # that times 0.044715
@@ -60,3 +63,26 @@ def finish(totals, rows, columns, extras, sizes, ACTIVATION: tl.constexpr):
     if extras.bias is not None:
         totals += tl.load(extras.bias + columns, mask=columns < sizes.N, other=0.0).to(tl.float32)[None, :]
     return activate(totals, ACTIVATION)
+
+
+@triton.jit
+def larger(x, y):
+    """The larger of two, NaN if one is NaN: one instruction."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def peaks_of(N):
+    """See `operands.peaks_of`."""
+    return tl.cdiv(N, PEAK * SECTOR) * SECTOR
+
+
+@triton.jit
+def store_peaks(totals, peaks, rows, columns, sizes):
+    """Store the largest of each PEAK columns of a tile, see `records.Extras`. rows, columns: as for `finish`."""
+    GROUPS: tl.constexpr = totals.shape[1] // PEAK
+    x = tl.where((columns < sizes.N)[None, :], totals + totals * 0.0, float("-inf"))  # NaN for an infinity
+    best = tl.reduce(tl.reshape(x, (totals.shape[0], GROUPS, PEAK)), 2, larger)
+    groups = tl.min(columns, 0) // PEAK + tl.arange(0, GROUPS)
+    pointers = peaks + rows.to(tl.int64)[:, None] * peaks_of(sizes.N) + groups[None, :]
+    tl.store(pointers, best, mask=(rows < sizes.M)[:, None])

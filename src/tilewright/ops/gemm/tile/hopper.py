@@ -28,6 +28,7 @@ from tilewright.ops.gemm.tile.hopper_ends import (
     finish,
     finish_in_buffers,
     move_tiles,
+    store_peaks,
     tile_corner,
     wait_for_inputs,
     write_by_copy,
@@ -169,6 +170,8 @@ def multiply_tiles(out, stages, exchange, extras, sizes, block: gl.constexpr, fo
             else:
                 i += HALF * HALF_ROWS
                 totals = finish(totals, i, j, extras, sizes, ACTIVATION)
+                if extras.peaks is not None:
+                    store_peaks(totals, extras.peaks, i, j, sizes)
                 if form.end == "bulk_copy":
                     write_by_copy(totals, out, exchange.buffers.index(HALF), i, j)
                 else:
@@ -178,29 +181,31 @@ def multiply_tiles(out, stages, exchange, extras, sizes, block: gl.constexpr, fo
 
 
 @gluon.jit
-def product(a, b, out, bias, residual, sizes, block: gl.constexpr, form: gl.constexpr):
+def product(a, b, out, extras, residual, sizes, block: gl.constexpr, form: gl.constexpr):
     """out (M, N) = activation(a @ b^T + residual + bias), float32 sums; operands and limbs as for `product.product`.
 
     a, b: descriptors of boxes of HALF_ROWS and BN rows, at most 128 bytes wide. Boxes of out are (HALF_ROWS, BN) for
-    the end "bulk_copy", (HALF_ROWS, 128 bytes) for "moving_warp"; the residual's too. sizes, block, form: see
-    `records`. block.BM: HALF_ROWS or twice as many.
+    the end "bulk_copy", (HALF_ROWS, 128 bytes) for "moving_warp"; the residual's too. extras: `records.Extras` without
+    the residual, and without peaks for "moving_warp". sizes, block, form: see `records`. block.BM: HALF_ROWS or twice
+    as many.
     """
     LIMBS: gl.constexpr = 1 if form.products == 1 else 2
     HALVES: gl.constexpr = block.BM // HALF_ROWS
     stages = allocate_stages(a, b, block, form)
-    exchange, extras = Exchange(None, None, None), Extras(bias, residual)
+    exchange = Exchange(None, None, None)
     if form.end == "bulk_copy":
         buffers = gl.allocate_shared_memory(out.dtype, [HALVES] + out.block_type.shape, out.layout)
         exchange = Exchange(buffers, None, None)
     elif form.end == "moving_warp":
         COUNT: gl.constexpr = HALVES * block.BN // out.block_type.shape[1]
         buffers = gl.allocate_shared_memory(out.dtype, [COUNT] + out.block_type.shape, out.layout)
-        exchange, extras = Exchange(buffers, barriers(COUNT, 1), barriers(COUNT, 1)), Extras(bias, None)
+        exchange = Exchange(buffers, barriers(COUNT, 1), barriers(COUNT, 1))
+    added = Extras(extras.bias, None if form.end == "moving_warp" else residual, extras.peaks)
     fence_async_shared()
     gl.warp_specialize(
         [
-            (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 0)),
-            (multiply_tiles, (out, stages, exchange, extras, sizes, block, form, 1)),
+            (multiply_tiles, (out, stages, exchange, added, sizes, block, form, 0)),
+            (multiply_tiles, (out, stages, exchange, added, sizes, block, form, 1)),
             (load_tiles, (a, stages.a_tiles, stages, sizes, block, LIMBS, True)),
             (load_tiles, (b, stages.b_tiles, stages, sizes, block, LIMBS, False)),
             (move_tiles, (out, residual, exchange, sizes, block, form)),

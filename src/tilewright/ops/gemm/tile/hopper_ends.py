@@ -12,17 +12,21 @@ exchange `Exchange`, form `Form`, block `Block`.
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.language import PropagateNan
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from tilewright.ops.gemm import operands
 from tilewright.ops.gemm.tile import epilogue, product, records
 
 # Triton functions, compiled again as Gluon
-activate, tile_corner = gluon.jit(epilogue.activate.fn), gluon.jit(product.tile_corner.fn)
+activate, peaks_of = gluon.jit(epilogue.activate.fn), gluon.jit(epilogue.peaks_of.fn)
+tile_corner = gluon.jit(product.tile_corner.fn)
 
 copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # the second name in Triton 3.6 and 3.7
 copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
-HALF_ROWS = gl.constexpr(records.HALF_ROWS)
+HALF_ROWS, PEAK = gl.constexpr(records.HALF_ROWS), gl.constexpr(operands.PEAK)
+NAN = gl.constexpr(PropagateNan.ALL)
 
 
 @gluon.jit
@@ -44,11 +48,12 @@ def add_bias(totals, bias, j, N):
 
 
 @gluon.jit
-def elements(i, j, sizes, tile, LAYOUT: gl.constexpr):
-    """(offsets from the start of out, mask of those inside) of the elements of `tile` at (i, j), in LAYOUT."""
+def elements(i, j, sizes, stride, tile, LAYOUT: gl.constexpr):
+    """(offsets from the start of a matrix, mask of those inside) of the elements of `tile` at (i, j), in LAYOUT.
+    stride: elements from a row of the matrix to the next."""
     rows = i + gl.arange(0, tile.type.shape[0], gl.SliceLayout(1, LAYOUT))[:, None]
     columns = j + gl.arange(0, tile.type.shape[1], gl.SliceLayout(0, LAYOUT))[None, :]
-    return rows.to(gl.int64) * sizes.N + columns, (rows < sizes.M) & (columns < sizes.N)
+    return rows.to(gl.int64) * stride + columns, (rows < sizes.M) & (columns < sizes.N)
 
 
 @gluon.jit
@@ -56,9 +61,48 @@ def finish(totals, i, j, extras, sizes, ACTIVATION: gl.constexpr):
     """activation(totals + residual + bias) of 64 rows at (i, j). totals: float32 (64, BN) in registers."""
     LAYOUT: gl.constexpr = totals.type.layout
     if extras.residual is not None:
-        offsets, inside = elements(i, j, sizes, totals, LAYOUT)
+        offsets, inside = elements(i, j, sizes, sizes.N, totals, LAYOUT)
         totals += gl.load(extras.residual + offsets, mask=inside, other=0.0).to(gl.float32)
     return activate(add_bias(totals, extras.bias, j, sizes.N), ACTIVATION)
+
+
+@gluon.jit
+def larger(x, y):
+    """The larger of two, NaN if one is NaN: one instruction."""
+    return gl.maximum(x, y, propagate_nan=NAN)
+
+
+@gluon.jit
+def halves(x):
+    """The left and the right half of a tile. The elements stay in their registers."""
+    return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute(0, 2, 1).split()
+
+
+@gluon.jit
+def largest(x, j, N):
+    """The largest of each PEAK columns of a tile that starts at column j, NaN if one is not finite. Columns from N on
+    do not count."""
+    if x.type.shape[1] == PEAK:
+        x += x * 0.0  # NaN for an infinity
+        if j + PEAK > N:  # only in the last column of tiles
+            columns = j + gl.arange(0, PEAK, gl.SliceLayout(0, x.type.layout))[None, :]
+            x = gl.where(columns < N, x, float("-inf"))
+        return gl.reduce(x, 1, larger).expand_dims(1)
+    else:
+        left, right = halves(x)
+        best = gl.join(largest(left, j, N), largest(right, j + x.type.shape[1] // 2, N))
+        return best.permute(0, 2, 1).reshape([x.type.shape[0], x.type.shape[1] // PEAK])
+
+
+@gluon.jit
+def store_peaks(totals, peaks, i, j, sizes):
+    """Store the largest of each PEAK columns of 64 rows at (i, j). peaks: see `records.Extras`."""
+    GROUPS: gl.constexpr = totals.type.shape[1] // PEAK
+    ROW_OF_THREAD: gl.constexpr = gl.BlockedLayout([1, GROUPS], [32, 1], [4, 1], [1, 0])
+    best = gl.convert_layout(largest(totals, j, sizes.N), ROW_OF_THREAD)
+    rows = i + gl.arange(0, HALF_ROWS, gl.SliceLayout(1, ROW_OF_THREAD))[:, None]
+    groups = j // (GROUPS * PEAK) * GROUPS + gl.arange(0, GROUPS, gl.SliceLayout(0, ROW_OF_THREAD))[None, :]
+    gl.store(peaks + rows.to(gl.int64) * peaks_of(sizes.N) + groups, best, mask=rows < sizes.M)
 
 
 @gluon.jit
@@ -80,7 +124,7 @@ def write_by_stores(totals, out, i, j, sizes):
     parts = split_columns(totals.to(out.dtype.element_ty), PARTS)
     for p in gl.static_range(PARTS):
         part = gl.convert_layout(parts[p], ROWS_OF_WARPS)
-        offsets, inside = elements(i, j + p * part.type.shape[1], sizes, part, ROWS_OF_WARPS)
+        offsets, inside = elements(i, j + p * part.type.shape[1], sizes, sizes.stride, part, ROWS_OF_WARPS)
         gl.store(out + offsets, part, mask=inside)
 
 
@@ -90,7 +134,7 @@ def split_columns(x, PARTS: gl.constexpr):
     if PARTS == 1:
         return (x,)
     else:
-        left, right = x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute(0, 2, 1).split()
+        left, right = halves(x)
         return split_columns(left, PARTS // 2) + split_columns(right, PARTS // 2)
 
 

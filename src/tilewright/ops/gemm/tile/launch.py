@@ -9,7 +9,7 @@ from tilewright.ops.core.gpu.early import early
 from tilewright.ops.core.gpu.tensors import multiprocessors, torch_dtype
 from tilewright.ops.gemm.operands import Epilogue, Packed, Rows
 from tilewright.ops.gemm.tile import product
-from tilewright.ops.gemm.tile.records import HALF_ROWS, Block, Form, Sizes
+from tilewright.ops.gemm.tile.records import HALF_ROWS, Block, Extras, Form, Sizes
 from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, hopper_descriptor, special, start, triton_descriptor
 
 LINE = 128  # bytes of a row of a tile: the longest that a bulk copy stores without bank conflicts
@@ -132,7 +132,8 @@ def shape_for(depth: int, N: int, M: int, *, limbs: bool, specialized: bool, nar
 def multiply(
     rows: Rows, weights: Packed, out, epilogue: Epilogue, *, specialized: bool = False, shape: Shape | None = None
 ) -> None:
-    """out (M, N) = activation(rows @ weights + residual + bias); out is float32 or 16 bits wide, contiguous.
+    """out (M, N) = activation(rows @ weights + residual + bias); out is float32 or 16 bits wide, its rows may have a
+    stride.
 
     specialized: use `hopper.product`, in which warps have different jobs. shape: tiles for measurements, None for
     `shape_for`'s.
@@ -149,12 +150,13 @@ def multiply(
     box = min(s.BK, LINE // a.element_size()) if specialized else s.BK  # Hopper's kernel loads a LINE at a time
     operands = describe(a, [height, box]), describe(weights.data, [s.BN, box])
     target = out if end == "stores" else describe(out, [height, wide])
-    added = bias, describe(residual, [height, wide]) if end == "moving_warp" else residual
+    added = Extras(bias, None, epilogue.peaks), describe(residual, [height, wide]) if end == "moving_warp" else residual
     form = Form(products_of(weights), end, epilogue.activation, s.stages)
-    kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % ALIGNMENT) for x in (out, bias, residual))
-    key = ("product", specialized, limbs, a.device, a.dtype, kinds, form, special(M), N, K, s)
+    arrays = out, bias, residual, epilogue.peaks
+    kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % ALIGNMENT) for x in arrays)
+    key = ("product", specialized, limbs, a.device, a.dtype, kinds, form, special(M), N, K, out.stride(0), s)
     grid = (min(multiprocessors(), -(-M // s.BM) * -(-N // s.BN)), 1)
-    arguments = (*operands, target, *added, Sizes(M, N, K), Block(s.BM, s.BN, s.BK, s.group), form)
+    arguments = (*operands, target, *added, Sizes(M, N, K, out.stride(0)), Block(s.BM, s.BN, s.BK, s.group), form)
     if specialized:
         from tilewright.ops.gemm.tile import hopper
 
@@ -169,10 +171,12 @@ def _end(out, residual, *, limbs: bool, specialized: bool) -> str:
     """How a tile is written, see `records.Form`: by a "bulk_copy", or a "moving_warp" that also loads the residual, or
     "stores".
 
-    Bulk copies need rows that are multiples of 16 bytes. On Hopper a buffer for a float32 tile would leave too little
-    shared memory for stages, unless a moving warp writes it, whose tiles are narrower.
+    Bulk copies need rows that begin and end at multiples of 16 bytes: they write whole ones. On Hopper a buffer for a
+    float32 tile would leave too little shared memory for stages, unless a moving warp writes it, whose tiles are
+    narrower.
     """
-    aligned = out.shape[1] * out.element_size() % ALIGNMENT == 0 and out.data_ptr() % ALIGNMENT == 0
+    sizes = (out.shape[1] * out.element_size(), out.stride(0) * out.element_size(), out.data_ptr())
+    aligned = all(size % ALIGNMENT == 0 for size in sizes)
     alike = residual is not None and residual.dtype == out.dtype and residual.data_ptr() % ALIGNMENT == 0
     if specialized and not limbs and aligned and alike:
         return "moving_warp"

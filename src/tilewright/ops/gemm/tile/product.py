@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.core.gpu.early import wait_for_inputs
-from tilewright.ops.gemm.tile.epilogue import finish
+from tilewright.ops.gemm.tile.epilogue import finish, store_peaks
 from tilewright.ops.gemm.tile.records import Extras
 
 
@@ -31,11 +31,13 @@ def write(totals, out, i, j, extras, sizes, form: tl.constexpr):
     ACTIVATION: tl.constexpr = form.activation
     rows, columns = i + tl.arange(0, totals.shape[0]), j + tl.arange(0, totals.shape[1])
     totals = finish(totals, rows, columns, extras, sizes, ACTIVATION)
+    if extras.peaks is not None:
+        store_peaks(totals, extras.peaks, rows, columns, sizes)
     if form.end == "bulk_copy":
         out.store([i, j], totals.to(out.dtype))
     else:
         inside = (rows < sizes.M)[:, None] & (columns < sizes.N)[None, :]
-        pointers = out + rows.to(tl.int64)[:, None] * sizes.N + columns[None, :]
+        pointers = out + rows.to(tl.int64)[:, None] * sizes.stride + columns[None, :]
         tl.store(pointers, totals.to(out.dtype.element_ty), mask=inside)
 
 
@@ -82,19 +84,20 @@ def limb_sums(a, b, i, j, K, block: tl.constexpr, PRODUCTS: tl.constexpr):
 
 
 @triton.jit
-def product(a, b, out, bias, residual, sizes, block: tl.constexpr, form: tl.constexpr):
+def product(a, b, out, extras, residual, sizes, block: tl.constexpr, form: tl.constexpr):
     """out (M, N) = activation(a (M, K) @ b (N, K)^T + residual + bias).
 
     a, b: descriptors of boxes (BM, BK) and (BN, BK), of a 16-bit dtype or float32; bfloat16 limbs as for `limb_sums`.
-    out: a descriptor of boxes (BM, BN) or a pointer, see form.end; float32 or 16 bits. bias: pointer to (N,), residual:
-    pointer to (M, N), or None. sizes, block, form: see `records`; form.end is not "moving_warp".
+    out: a descriptor of boxes (BM, BN) or a pointer, see form.end; float32 or 16 bits. extras: `records.Extras` without
+    the residual. residual: pointer to (M, N), or None. sizes, block, form: see `records`; form.end is "stores" or
+    "bulk_copy".
     """
     wait_for_inputs()
     tiles = tl.cdiv(sizes.M, block.BM) * tl.cdiv(sizes.N, block.BN)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):
         i, j = tile_corner(tile, sizes.M, sizes.N, block)
         totals = sums(a, b, i, j, sizes.K, block, form.products)
-        write(totals, out, i, j, Extras(bias, residual), sizes, form)
+        write(totals, out, i, j, Extras(extras.bias, residual, extras.peaks), sizes, form)
 
 
 @triton.jit

@@ -37,18 +37,21 @@ class Form(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """out is (M, N), K is summed over."""
+    """out is (M, N), K is summed over. stride: elements from a row of out to the next; None if nothing is written."""
 
     M: Any
     N: Any
     K: Any
+    stride: Any = None
 
 
 class Extras(NamedTuple):
-    """What is added to the sums: pointers to bias (N,) and residual (M, N), or None."""
+    """Pointers, or None. bias (N,), residual (M, N): what is added to the sums. peaks: the largest result of each PEAK
+    columns is stored there, see `operands.Epilogue`."""
 
     bias: Any
     residual: Any
+    peaks: Any
 
 
 class Stages(NamedTuple):

@@ -9,16 +9,11 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.core.gpu.early import wait_for_inputs
+from tilewright.ops.gemm.tile.epilogue import larger
 from tilewright.ops.gemm.tile.product import sums, tile_corner
 
 AT_ONCE = 1024  # results that a program of `best_tile` reads at once
 NO_COLUMN = tl.constexpr(0x7FFFFFFF)
-
-
-@triton.jit
-def larger(x, y):
-    """The larger of two, NaN if one is NaN: one instruction."""
-    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

@@ -7,7 +7,6 @@ The limit is the rate of the matrix units. It gains little where each program ha
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
-from triton.language import PropagateNan
 
 from tilewright.ops.gemm.tile.hopper import (
     HALF_ROWS,
@@ -17,14 +16,7 @@ from tilewright.ops.gemm.tile.hopper import (
     tile_corner,
     wait_for_inputs,
 )
-
-NAN = gl.constexpr(PropagateNan.ALL)
-
-
-@gluon.jit
-def larger(x, y):
-    """The larger of two, NaN if one is NaN: one instruction."""
-    return gl.maximum(x, y, propagate_nan=NAN)
+from tilewright.ops.gemm.tile.hopper_ends import larger
 
 
 @gluon.jit

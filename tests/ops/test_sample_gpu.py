@@ -10,8 +10,9 @@ from gpu import ON_GPU, PLACE, every
 from ops.cases import cases_of
 from ops.test_sample import SURE, some_rows, some_rules
 from tilewright.bench.sizes import sample as spec
+from tilewright.errors import UsageError
 from tilewright.ops.core.ladder import using
-from tilewright.ops.sample import ladder, rules, sample
+from tilewright.ops.sample import PEAK, draw, ladder, peaks_of, rules, sample
 from tilewright.ops.sample.operands import FLOAT, INTEGER, Rules
 from tilewright.ops.sample.reference import sample as reference
 
@@ -142,6 +143,70 @@ def test_a_small_top_k_is_drawn_from_the_best_columns(V, rng, small_capacity, mo
     assert [i for i, token in enumerate(before) if token == columns.WAITS.value] == [4, 5, 7, 8, 9, 10, 11]
     assert before[6] == -1
     assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all()
+
+
+def with_gaps(logits, gap):
+    """(the logits in rows that begin at multiples of 128 bytes, with `gap` between them; their peaks)."""
+    n, V = logits.shape
+    groups = peaks_of(V)
+    wide = np.full((n, groups * PEAK), -np.inf, np.float32)
+    wide[:, :V] = logits
+    with np.errstate(invalid="ignore"):
+        peaks = (wide + np.where(np.arange(groups * PEAK) < V, wide * 0, 0)).reshape(n, groups, PEAK).max(2)
+    wide[:, V:] = gap
+    return torch.from_numpy(wide).to(PLACE)[:, :V], torch.from_numpy(peaks).to(PLACE)
+
+
+@pytest.mark.parametrize("rung", [name for name in ladder.rungs if name.startswith("tile.")])
+@pytest.mark.parametrize("gap", [np.nan, np.inf, 1e30])
+def test_what_is_between_rows_is_not_read(rung, gap, rng, small_capacity):
+    n, V = 6, 711
+    logits, given = some_rows(rng, n, V), rules(rng.random(n), (np.array([0, 1, 5, 50, 50, 300]), 0.9, 0.0))
+    wanted = sampled(logits, given).tokens
+    floats, integers = (torch.from_numpy(part).to(PLACE) for part in given[:2])
+    wide, peaks = with_gaps(logits, gap)
+    for best in (None, peaks):
+        tokens = torch.full((n,), -9, dtype=torch.int64, device=PLACE)
+        with using(sample=rung):
+            draw(wide, floats, integers, tokens, peaks=best)
+        assert tokens.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("V", [3001, *([50257] if ON_GPU else [])])
+def test_a_small_top_k_is_drawn_from_the_highest_peaks(V, rng, small_capacity, monkeypatch):
+    """Other rows wait for `narrow`: those with another top_k, and those in which too many tokens are alike."""
+    from tilewright.ops.sample.tile import narrow, peaks
+
+    seen, waiting = [], narrow.run_waiting
+    monkeypatch.setattr(narrow, "run_waiting", lambda *given: (seen.append(given[-1].tolist()), waiting(*given)))
+    n = 12
+    logits = rng.normal(0, 3, (n, V)).astype(np.float32)
+    logits[3], logits[4] = 0.5, np.sort(logits[4])  # one score; the best ones lie in few groups
+    logits[5, [7, V - 1]] = 30.0
+    logits[6, 9], logits[7, 11], logits[8, V - 1] = np.nan, np.inf, -np.inf
+    logits[1, np.argsort(-logits[1], kind="stable")[3:6]] = np.sort(logits[1])[-4]  # ties around the fifth
+    top_ks = np.array([1, 5, 64, 20, 20, 20, 20, 20, 20, 0, 80, 300])
+    given = rules(rng.random(n), (top_ks, 0.95, 0.001), temperature=np.where(np.arange(n) == 2, 0.0, 0.7))
+    wanted, margins = reference(logits, *given)
+    wide, best = with_gaps(logits, np.nan)
+    found = torch.full((n,), -9, dtype=torch.int64, device=PLACE)
+    with using(sample="tile.columns"):
+        draw(wide, *(torch.from_numpy(part).to(PLACE) for part in given[:2]), found, peaks=best)
+    (before,) = seen
+    assert [i for i, token in enumerate(before) if token == peaks.WAITS.value] == [2, 3, 4, 9, 11]
+    found = found.cpu().numpy()
+    assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all() and found[6:9].tolist() == [-1, -1, -1]
+
+
+def test_logits_and_peaks_that_do_not_fit_are_refused():
+    logits, floats, integers = torch.ones(2, 70, device=PLACE), torch.ones(2, 5).double(), torch.zeros(2, 5).long()
+    tokens = torch.zeros(2, dtype=torch.int64, device=PLACE)
+    with pytest.raises(UsageError, match=r"strides \[\(1, 70\)\]; equal ones are wanted, 1 along a row"):
+        draw(torch.ones(70, 70, device=PLACE).T[:2], floats, integers, tokens)
+    with pytest.raises(UsageError, match=r"strides \[\(70, 1\), \(71, 1\)\]"):
+        draw(logits, floats, integers, tokens, torch.ones(2, 71, device=PLACE)[:, :70])
+    with pytest.raises(UsageError, match=r"peaks has shape \(2, 2\); \(2, 8\) is wanted"):
+        draw(logits, floats, integers, tokens, peaks=torch.ones(2, 2, device=PLACE))
 
 
 @pytest.mark.parametrize("place", ["around zero", "far apart", "two groups"])

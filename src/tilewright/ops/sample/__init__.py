@@ -11,11 +11,12 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.ops.core.arguments import DEVICE, arguments_of
 from tilewright.ops.core.rows import as_rows
+from tilewright.ops.gemm.operands import PEAK, peaks_of
 from tilewright.ops.sample.ladder import ladder
 from tilewright.ops.sample.operands import INTEGER, Drawn, Edits, Rules, rules
 from tilewright.ops.sample.problem import Problem
 
-__all__ = ["Drawn", "Edits", "Problem", "Rules", "draw", "ladder", "rules", "sample"]
+__all__ = ["PEAK", "Drawn", "Edits", "Problem", "Rules", "draw", "ladder", "peaks_of", "rules", "sample"]
 
 MOST = (1 << 31) - 4095  # tokens of a vocabulary: 32 bits hold a token id, and the end of a GPU's last step of 4,096
 
@@ -52,14 +53,22 @@ def sample(logits, given: Rules) -> Drawn:
     return Drawn(chosen[:, 0], logarithms, chosen[:, 1:])
 
 
-def draw(logits, floats, integers, tokens, scores=None) -> None:
+def draw(logits, floats, integers, tokens, scores=None, peaks=None) -> None:
     """Write tokens int64 (n,), -1 for a row with a NaN or an infinity, of logits float32 (n, V). Nothing waits.
 
     floats, integers: as in `Rules`. scores: the logits with penalties and banned tokens applied, None for the logits
-    themselves. All are contiguous tensors on one GPU.
+    themselves. peaks: float32 (n, peaks_of(V)) of the logits, see `ops.matmul.matmul_peaks`, or None; not with
+    scores. All are tensors on one GPU, contiguous, but rows of logits may have a stride. What is between them is not
+    read. Raises UsageError for other strides.
     """
-    rung = ladder.choose(Problem(logits.shape[1], device="cuda"))
-    rung.run(logits, logits if scores is None else scores, floats, integers, tokens)
+    n, V = logits.shape
+    if logits.stride(1) != 1 or (scores is not None and scores.stride() != logits.stride()):
+        found = [tuple(x.stride()) for x in (logits, scores) if x is not None]
+        raise UsageError(f"draw: logits and scores have strides {found}; equal ones are wanted, 1 along a row")
+    if peaks is not None and (scores is not None or tuple(peaks.shape) != (n, peaks_of(V))):
+        raise UsageError(f"draw: peaks has shape {tuple(peaks.shape)}; {(n, peaks_of(V))} is wanted, and no scores")
+    rung = ladder.choose(Problem(V, device="cuda"))
+    rung.run(logits, logits if scores is None else scores, floats, integers, tokens, peaks)
 
 
 def _sample_tensor(logits, given: Rules) -> Drawn:

@@ -1,9 +1,9 @@
 """The rungs of sample, for all engines.
 
 CPU: kernel(logits, rules, chosen, logarithms): float32 (n, V) with contiguous rows to int64 (n, 1 + most), the token
-and then the best ones, and float64 (n,). GPU: kernel(logits, scores, floats, integers, tokens): logits and scores,
-which contain a row's penalties and banned tokens, float32 (n, V), contiguous, V below 2^31 - 4095; see
-`operands.Rules`.
+and then the best ones, and float64 (n,). GPU: kernel(logits, scores, floats, integers, tokens, peaks): logits and
+scores, which contain a row's penalties and banned tokens, float32 (n, V), of one stride, V below 2^31 - 4095; see
+`operands.Rules`. peaks: None, or the largest of each PEAK scores of a row, float32 (n, groups), which a rung may use.
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung

@@ -17,9 +17,10 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.sample.tile import narrow
+from tilewright.ops.sample.tile import peaks as given_peaks
 from tilewright.ops.sample.tile.narrow import drawn_among, token_at
 from tilewright.ops.sample.tile.passes import Row, weights_of
-from tilewright.ops.sample.tile.records import NO_KEY, WAITS, Tokens, key_of, limits_of, load_scores, scale_of
+from tilewright.ops.sample.tile.records import NO_KEY, WAITS, Sizes, Tokens, key_of, limits_of, load_scores, scale_of
 
 COLUMNS = tl.constexpr(4096)  # 16 for each of 256 threads
 LEAST = 64  # columns that can be loaded at least, however long a row is; top_k is at most their number
@@ -88,15 +89,15 @@ def best_tokens(row, tops, top_k, layout: tl.constexpr):
 
 
 @triton.jit
-def columns(logits, scores, floats, integers, tokens, workspace, V, layout: tl.constexpr):
+def columns(logits, scores, floats, integers, tokens, workspace, sizes, layout: tl.constexpr):
     """One program per row; see `search` for the arguments, and `best_scores` for logits. The token of a row that
     `narrow` has to draw becomes `WAITS`. workspace: pointer to int32 (n, layout.size // layout.height)."""
     WIDTH: tl.constexpr = layout.size // layout.height
-    i = tl.program_id(0).to(tl.int64)
+    i, V = tl.program_id(0).to(tl.int64), sizes.V
     limits, token = limits_of(floats, integers, i), tl.full((), WAITS, tl.int32)
     if (limits.top_k > 0) & (limits.top_k <= WIDTH) & (limits.temperature > 0.0):
-        start = scores + i * V
-        bad, tops = best_scores(None if logits is None else logits + i * V, start, V)
+        start = scores + i * sizes.stride
+        bad, tops = best_scores(None if logits is None else logits + i * sizes.stride, start, V)
         highest = tl.max(tops, 0)
         token = tl.full((), -1, tl.int32)
         if (bad == 0) & (highest - highest == 0.0):
@@ -113,14 +114,18 @@ def columns(logits, scores, floats, integers, tokens, workspace, V, layout: tl.c
     tl.store(tokens + i, token.to(tl.int64))
 
 
-def run(logits, scores, floats, integers, tokens) -> None:
-    """Draw a token for each row of tensors; see `search.search` for the arguments."""
+def run(logits, scores, floats, integers, tokens, peaks=None) -> None:
+    """Draw a token for each row of tensors; see `search.search` for the arguments. peaks: float32 (n, groups), the
+    largest score of each PEAK tokens, see `gemm.tile.records.Extras`; None if they are not known."""
     n, V = logits.shape
     height = triton.next_power_of_2(-(-V // COLUMNS.value))
     layout = Layout(max(narrow.CAPACITY, LEAST * height), height)
     if V <= narrow.SHORT_ROW or layout.size > MOST:
         return narrow.run(logits, scores, floats, integers, tokens)
-    workspace = torch.empty((n, layout.size // layout.height), dtype=torch.int32, device=logits.device)
-    given = None if scores is logits else logits
-    columns[(n,)](given, scores, floats, integers, tokens, workspace, V, layout, **OPTIONS)
+    if peaks is not None and peaks.shape[1] <= given_peaks.MOST:
+        given_peaks.run(scores, peaks, floats, integers, tokens)
+    else:
+        workspace = torch.empty((n, layout.size // layout.height), dtype=torch.int32, device=logits.device)
+        given, sizes = None if scores is logits else logits, Sizes(V, logits.stride(0))
+        columns[(n,)](given, scores, floats, integers, tokens, workspace, sizes, layout, **OPTIONS)
     return narrow.run_waiting(logits, scores, floats, integers, tokens)

@@ -30,6 +30,7 @@ from tilewright.ops.sample.tile.records import (
     NO_KEY,
     WAITS,
     Point,
+    Sizes,
     Tokens,
     key_of,
     limits_of,
@@ -230,17 +231,17 @@ def drawn_by_passes(row, limits, SIZE: tl.constexpr):
 
 
 @triton.jit
-def narrow(logits, scores, floats, integers, tokens, workspace, V, SIZE: tl.constexpr):
-    """One program per row whose token is `WAITS`; see `search` for the arguments. V: scores of a row. workspace:
-    pointer to int32 (n, SIZE), or None where V is at most SIZE, a power of two."""
-    i = tl.program_id(0).to(tl.int64)
+def narrow(logits, scores, floats, integers, tokens, workspace, sizes, SIZE: tl.constexpr):
+    """One program per row whose token is `WAITS`; see `search` for the arguments. workspace: pointer to
+    int32 (n, SIZE), or None where V is at most SIZE, a power of two."""
+    i, V = tl.program_id(0).to(tl.int64), sizes.V
     if tl.load(tokens + i) == WAITS:
         SHORT: tl.constexpr = workspace is None
-        start = scores + i * V
+        given, start = logits + i * sizes.stride, scores + i * sizes.stride
         if SHORT:
-            found = load_short(logits + i * V, start, V, SIZE)
+            found = load_short(given, start, V, SIZE)
         else:
-            found = load_long(logits + i * V, start, V)
+            found = load_long(given, start, V)
         limits, token = limits_of(floats, integers, i), tl.full((), -1, tl.int32)
         if (found.bad == 0) & (found.highest - found.highest == 0.0):
             own = start if SHORT else workspace + i * SIZE
@@ -264,8 +265,8 @@ def narrow(logits, scores, floats, integers, tokens, workspace, V, SIZE: tl.cons
         tl.store(tokens + i, token.to(tl.int64))
 
 
-def run(logits, scores, floats, integers, tokens) -> None:
-    """Draw a token for each row of tensors; see `search.search` for the arguments."""
+def run(logits, scores, floats, integers, tokens, peaks=None) -> None:
+    """Draw a token for each row of tensors; see `search.run` for the arguments."""
     tokens.fill_(WAITS.value)
     run_waiting(logits, scores, floats, integers, tokens)
 
@@ -277,4 +278,5 @@ def run_waiting(logits, scores, floats, integers, tokens) -> None:
     size = max(LEAST_SIZE, triton.next_power_of_2(V)) if short else CAPACITY
     workspace = None if short else torch.empty((n, size), dtype=torch.int32, device=logits.device)
     options = {"num_warps": WARPS[short], **({"maxnreg": 64} if V > FAR_ROW else {})}
-    narrow[(n,)](logits, scores, floats, integers, tokens, workspace, V, size, **options)
+    sizes = Sizes(V, logits.stride(0))
+    narrow[(n,)](logits, scores, floats, integers, tokens, workspace, sizes, size, **options)

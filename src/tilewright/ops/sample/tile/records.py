@@ -17,6 +17,15 @@ LEAST_TEMPERATURE = tl.constexpr(1e-200)  # only the best score has a weight the
 WAITS = tl.constexpr(-2)  # instead of a token: another kernel draws it
 
 
+class Sizes(NamedTuple):
+    """V: scores of a row. stride: elements from a row of logits, or of scores, to the next one. groups: elements of a
+    row of peaks, or None."""
+
+    V: Any
+    stride: Any
+    groups: Any = None
+
+
 class Point(NamedTuple):
     """A point of the order of a row. key: int64. tie: which of the tokens of that key, from 1, int64. weight: float64,
     the sum of the weights up to it."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tilewright.ops.sample.tile.records import NO_KEY, Point, key_of, limits_of, load_scores
+from tilewright.ops.sample.tile.records import NO_KEY, Point, Sizes, key_of, limits_of, load_scores
 
 CUTS = tl.constexpr(8)  # keys at which a pass sums: the start of the range, and seven inside
 PASSES = tl.constexpr(11)  # 8^11 is more than the keys there are
@@ -118,15 +118,16 @@ def token_at(start, V, point):
 
 
 @triton.jit
-def search(logits, scores, floats, integers, tokens, V):
+def search(logits, scores, floats, integers, tokens, sizes):
     """One program per row. logits, scores: pointers to float32 (n, V); scores contain penalties and banned tokens.
     floats, integers: pointers to the arrays of `operands.Rules`. tokens: pointer to int64 (n,), -1 for a row with a
-    logit that is not finite, or without a token."""
-    i = tl.program_id(0).to(tl.int64)
-    start, bad, top = scores + i * V, tl.zeros((BLOCK,), tl.int32), tl.full((BLOCK,), -float("inf"), tl.float32)
+    logit that is not finite, or without a token. sizes: `records.Sizes`."""
+    i, V = tl.program_id(0).to(tl.int64), sizes.V
+    start, bad = scores + i * sizes.stride, tl.zeros((BLOCK,), tl.int32)
+    top = tl.full((BLOCK,), -float("inf"), tl.float32)
     for first in range(0, V, BLOCK):
         ids, x = load_scores(start, first, V, BLOCK)
-        logit = tl.load(logits + i * V + ids, mask=ids < V, other=0.0)
+        logit = tl.load(logits + i * sizes.stride + ids, mask=ids < V, other=0.0)
         bad |= (logit - logit != 0.0).to(tl.int32)
         top = tl.maximum(top, x)
     highest, token, limits = tl.max(top, 0), tl.full((), -1, tl.int64), limits_of(floats, integers, i)
@@ -149,6 +150,7 @@ def search(logits, scores, floats, integers, tokens, V):
     tl.store(tokens + i, token)
 
 
-def run(logits, scores, floats, integers, tokens) -> None:
-    """Draw a token for each row of tensors; see `search` for the arguments."""
-    search[(len(logits),)](logits, scores, floats, integers, tokens, logits.shape[1], num_warps=4)
+def run(logits, scores, floats, integers, tokens, peaks=None) -> None:
+    """Draw a token for each row of tensors; see `search` for the arguments. peaks: not used."""
+    n, V = logits.shape
+    search[(n,)](logits, scores, floats, integers, tokens, Sizes(V, logits.stride(0)), num_warps=4)

@@ -36,7 +36,10 @@ class StandIns:
         values, tokens = logits.max(dim=1)  # a NaN is the largest of all
         return (tokens, values) if out is None else (out[0].copy_(tokens), out[1].copy_(values))
 
-    def draw(self, logits, floats, integers, tokens):
+    def matmul_peaks(self, a, b, *, out, peaks):
+        self.matmul(a, b, out=out)
+
+    def draw(self, logits, floats, integers, tokens, peaks):
         given = Rules(floats.numpy(), integers.numpy(), np.zeros(0, np.int64))
         tokens.copy_(torch.from_numpy(sample(logits.numpy(), given).tokens))
 

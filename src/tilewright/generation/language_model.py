@@ -79,6 +79,10 @@ class LanguageModel(ABC):
     def logits(self, hidden: Array, out: Array | None = None) -> Array:
         """See `decoder.Decoder`."""
 
+    def logits_and_peaks(self, hidden: Array, out: Array, peaks: Array) -> tuple[Array, Array | None]:
+        """See `decoder.Decoder`. A model whose logits are one product can store peaks."""
+        return self.logits(hidden, out), None
+
     @abstractmethod
     def best(self, hidden: Array, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
         """See `decoder.Decoder`."""

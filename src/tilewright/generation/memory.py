@@ -17,6 +17,7 @@ from tilewright.generation.sampling import LOGPROB_BYTES
 from tilewright.generation.scheduler import MAX_SLOTS, PREFILL_ROWS, WINDOW
 from tilewright.ops.attention import bytes_a_sequence
 from tilewright.ops.core.ladder import Memory
+from tilewright.ops.gemm.operands import PEAK, peaks_of
 from tilewright.ops.matmul_argmax.cpu.logits import LOGITS_BYTES as SEARCHED_BYTES
 
 # The same values as in `generation.cuda`, which needs PyTorch: lanes and their sequences; rows of a pass of prompts;
@@ -169,6 +170,7 @@ def captured_rows(prompts: Prompts, slots: int, rows: int, lane: int) -> int:
 
 
 def drawing(vocabulary: int, lane: int) -> int:
-    """Bytes of a lane's rules and random numbers, of the sampled tokens, and of the logits that exist at a time."""
-    row = 4 * vocabulary
-    return min(max(1, DRAWN_BYTES // row), lane) * row + lane * (2 * 5 * 8 + 8 * (STEPS + 1) + 8)
+    """Bytes of a lane's rules and random numbers, of the sampled tokens, and of the logits that exist at a time, with
+    the largest of each PEAK."""
+    groups, rows = peaks_of(vocabulary), min(max(1, DRAWN_BYTES // (4 * vocabulary)), lane)
+    return 4 * rows * groups * (PEAK + 1) + lane * (2 * 5 * 8 + 8 * (STEPS + 1) + 8)

@@ -23,7 +23,7 @@ from tilewright.ops.core.ladder import check_layers
 from tilewright.ops.core.layers import layer as layer_of
 from tilewright.ops.embedding import embedding
 from tilewright.ops.layernorm import layernorm
-from tilewright.ops.matmul import Packed, matmul, prepare
+from tilewright.ops.matmul import Packed, matmul, matmul_peaks, prepare
 from tilewright.ops.matmul_argmax import matmul_argmax
 from tilewright.ops.matmul_argmax import prepare as prepare_argmax
 from tilewright.ops.rope import inverse_frequencies, rope
@@ -189,6 +189,11 @@ class DecoderModel(LanguageModel):
         """The logits float32 (n, V) of `hidden` (n, E)."""
         with self.config.head:
             return matmul(hidden, self.head, out=out)
+
+    def logits_and_peaks(self, hidden: Array, out: Array, peaks: Array) -> tuple[Array, Array | None]:
+        """See `Decoder`."""
+        with self.config.head:
+            return out, matmul_peaks(hidden, self.head, out=out, peaks=peaks)
 
     def best(self, hidden: Array, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
         """(token int64 (n,), logit float32 (n,)) of the largest logit of each row, or the lowest id of several equal

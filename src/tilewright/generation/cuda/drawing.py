@@ -15,6 +15,7 @@ from tilewright.backends.cuda import Cuda
 from tilewright.generation.decoder import Decoder
 from tilewright.generation.random_numbers import uniforms
 from tilewright.generation.sampling import SamplingParams
+from tilewright.ops.matmul import PEAK, peaks_of
 from tilewright.ops.sample import Rules, draw, rules
 from tilewright.ops.sample.operands import FLOAT
 
@@ -59,12 +60,15 @@ class Drawing:
         self.uniforms = torch.full((steps + 1, rows), 0.5, dtype=torch.float64, device=device)
         self.chosen = torch.zeros(rows, dtype=torch.int64, device=device)
         V = model.sizes.vocabulary  # a captured step needs its logits at a fixed address
-        self.logits = torch.empty(min(max(1, LOGITS_BYTES // (4 * V)), rows), V, device=device)
+        groups, most = peaks_of(V), min(max(1, LOGITS_BYTES // (4 * V)), rows)
+        self.logits = torch.empty(most, groups * PEAK, device=device)[:, :V]  # rows begin at multiples of 128 bytes
+        self.peaks = torch.empty(most, groups, device=device)
 
     @property
     def nbytes(self) -> int:
         """Bytes on the GPU."""
-        return sum(part.nbytes for part in (self.floats, self.integers, self.uniforms, self.chosen, self.logits))
+        parts = self.floats, self.integers, self.uniforms, self.chosen, self.peaks
+        return sum(part.nbytes for part in parts) + self.logits.untyped_storage().nbytes()
 
     def start(self, given: Draws) -> None:
         """Set the rules and random numbers of the next prefill and steps."""
@@ -83,6 +87,7 @@ class Drawing:
         floats[:, FLOAT.u].copy_(self.uniforms.index_select(0, line)[0, first : first + n])
         for at in range(0, n, part):
             rows = slice(at, min(at + part, n))
-            logits = self.model.logits(hidden[rows], self.logits[: rows.stop - at])
-            draw(logits, floats[rows], integers[rows], chosen[rows])
+            count = rows.stop - at
+            logits, peaks = self.model.logits_and_peaks(hidden[rows], self.logits[:count], self.peaks[:count])
+            draw(logits, floats[rows], integers[rows], chosen[rows], peaks=peaks)
         return chosen

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.generation.random_numbers import philox, stream, uniform, uniforms
+from tilewright.generation.random_numbers import BLOCK, philox, stream, uniform, uniforms
 from tilewright.generation.rules import choose
 from tilewright.generation.sampling import ParameterError, SamplingParams
 
@@ -169,8 +169,11 @@ def test_a_number_depends_on_its_name_alone():
     names = [(s, r, i, t) for s in (0, 1, -1, 2**64 - 1) for r in (7, "7", "s") for i in (0, 1) for t in (0, 1, 2**32)]
     alone = np.array([uniform(*name) for name in names])
     assert len(set(alone)) == len(names)
-    together = uniforms(np.array([stream(s, r, i) for s, r, i, _ in names]), [t for *_, t in names])
-    assert np.array_equal(together, alone)
+    streams, steps = np.array([stream(s, r, i) for s, r, i, _ in names]), np.array([t for *_, t in names])
+    assert np.array_equal(uniforms(streams, steps), alone)
+    lines = uniforms(streams, np.stack([steps, steps + 1] * BLOCK)[: 2 * BLOCK // len(names) + 3])
+    assert np.array_equal(lines[-2:], lines[1:3] if len(lines) % 2 else lines[:2]), "blocks of lines do not show"
+    assert np.array_equal(lines[0], alone) and np.array_equal(lines[1], uniforms(streams, steps + 1))
     assert alone[0] == 0.14841188185689858, "published draws changed: jobs that resume would disagree"
 
 
@@ -178,7 +181,7 @@ def test_numbers_stay_inside_zero_and_one(monkeypatch):
     streams = np.array([stream(1, 0, 0)] * 2)
     for word, bound in ((0, 2.0**-53), (2**32 - 1, 1 - 2.0**-53)):
         monkeypatch.setattr(
-            "tilewright.generation.random_numbers.philox", lambda c, k, w=word: np.full((len(c), 4), w, np.uint32)
+            "tilewright.generation.random_numbers._philox", lambda *words, w=word: [np.full((1, 2), w, np.uint64)] * 4
         )
         assert (uniforms(streams, [0, 1]) == bound).all()
 

@@ -1,7 +1,8 @@
 """Sampling of tokens on the GPU. The rules of a lane's rows and the random numbers of the next steps are uploaded
 before they are needed. So a step that samples is queued and captured like a step that chooses the best token.
 
-The random numbers are those of `random_numbers.uniforms`. The host computes them while the GPU works on another lane.
+The random numbers are those of `random_numbers.uniforms`. The host computes most of them after it has queued the
+prefill, while the GPU works.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ LOGITS_BYTES = 256 << 20  # bytes of logits that are computed at a time
 
 class Draws(NamedTuple):
     """How the tokens of n rows are sampled. floats float64 (n, 5), integers int64 (n, 5): rules, see
-    `ops.sample.Rules`. uniforms: float64 (1 + steps, n), the random numbers of the tokens after the prefill and after
-    each step."""
+    `ops.sample.Rules`. streams: of random numbers, uint32 (n, 4). first: int64 (n,), the index within its completion of
+    the token after the prefill."""
 
     floats: np.ndarray
     integers: np.ndarray
-    uniforms: np.ndarray
+    streams: np.ndarray
+    first: np.ndarray
+
+    def uniforms(self, begin: int, end: int) -> np.ndarray:
+        """float64 (end - begin, n): the random numbers of the tokens after the prefill, which is line 0, and after each
+        step."""
+        at = self.first + np.arange(begin, end)[:, None]
+        return uniforms(self.streams, np.maximum(at, 0))  # a row without a prefill samples no token with line 0
 
 
-def draws_of(
-    params: list[SamplingParams], each: np.ndarray, streams: np.ndarray, first: np.ndarray, steps: int
-) -> Draws:
-    """The sampling of n rows. Row i has params[each[i]] and streams[i], uint32 (n, 4). first: (n,), the index within
-    its completion of the token to which line 0 of the uniforms belongs."""
+def draws_of(params: list[SamplingParams], each: np.ndarray, streams: np.ndarray, first: np.ndarray) -> Draws:
+    """The sampling of n rows. Row i has params[each[i]]. streams, first: see `Draws`."""
     floats, integers, *_ = rules_of(params)
-    at = np.maximum(first + np.arange(1 + steps)[:, None], 0)  # a row without a prefill samples no token with line 0
-    drawn = uniforms(np.tile(streams, (len(at), 1)), at.ravel()).reshape(at.shape)
-    return Draws(floats[each], integers[each], drawn)
+    return Draws(floats[each], integers[each], streams, first)
 
 
 def rules_of(params: list[SamplingParams]) -> Rules:
@@ -55,6 +58,7 @@ class Drawing:
 
     def __init__(self, model: Decoder, device: str, rows: int, steps: int) -> None:
         self.model = model  # `model` is the decode state's proxy, so this reference does not keep the model alive
+        self.given: Draws | None = None
         self.floats = torch.zeros(rows, 5, dtype=torch.float64, device=device)
         self.integers = torch.zeros(rows, 5, dtype=torch.int64, device=device)
         self.uniforms = torch.full((steps + 1, rows), 0.5, dtype=torch.float64, device=device)
@@ -71,13 +75,23 @@ class Drawing:
         return sum(part.nbytes for part in parts) + self.logits.untyped_storage().nbytes()
 
     def start(self, given: Draws) -> None:
-        """Set the rules and random numbers of the next prefill and steps."""
-        (lines, n), backend = given.uniforms.shape, self.model.backend
+        """Set the rules of the next prefill and steps, and the random numbers of the prefill."""
+        self.given, n = given, len(given.floats)
+        self.floats[:n].copy_(self.upload(given.floats))
+        self.integers[:n].copy_(self.upload(given.integers))
+        self.set_uniforms(0, 1)
+
+    def set_uniforms(self, begin: int, end: int) -> None:
+        """Set the random numbers of lines from `begin` on: line 0 is the prefill's, the others are those of steps."""
+        assert self.given is not None
+        drawn = self.given.uniforms(begin, end)
+        self.uniforms[begin:end, : drawn.shape[1]].copy_(self.upload(drawn))
+
+    def upload(self, array: np.ndarray) -> torch.Tensor:
+        """The array on the GPU, see `Cuda.upload`."""
+        backend = self.model.backend
         assert isinstance(backend, Cuda)
-        upload = backend.upload
-        self.floats[:n].copy_(upload(given.floats))
-        self.integers[:n].copy_(upload(given.integers))
-        self.uniforms[:lines, :n].copy_(upload(given.uniforms))
+        return backend.upload(array)
 
     def tokens(self, hidden: torch.Tensor, line: torch.Tensor, first: int = 0) -> torch.Tensor:
         """int64 (n,) for rows from `first` on, -1 if the logits of hidden (n, C) are not finite. line: int64 (1,) on

@@ -130,7 +130,7 @@ class CudaEngine(Engine):
         last = batch.tokens[np.arange(len(batch)), batch.count - 1]
         steps = self.scheduler.steps_for(batch.kind, left, self.stop_tokens)
         slots = np.where(left > 0, batch.slot, -1)
-        state.start(last, np.minimum(positions, self.scheduler.length - 1), slots, self.draws(lane, steps))
+        state.start(last, np.minimum(positions, self.scheduler.length - 1), slots, self.draws(lane))
         rows, first = np.cumsum(admitted.count) // PROMPT_ROWS, decoded
         for number in np.unique(rows):
             for part, _ in self.prefill(admitted.pick(slice(*np.searchsorted(rows, [number, number + 1]))), first):
@@ -140,14 +140,14 @@ class CudaEngine(Engine):
         self.in_flight.append(lane)
         return True
 
-    def draws(self, lane: Lane, steps: int) -> Draws | None:
+    def draws(self, lane: Lane) -> Draws | None:
         """How a lane's next tokens are sampled; None if the lane is greedy."""
         if not lane.queue.sampled:
             return None
         batch, decoded = lane.sequences, np.arange(len(lane)) < lane.decoded
         kinds, each = np.unique(batch.kind, return_inverse=True)
         params = [self.scheduler.params[kind] for kind in kinds.tolist()]
-        return draws_of(params, each, batch.stream, batch.count - batch.prompt - decoded, steps)
+        return draws_of(params, each, batch.stream, batch.count - batch.prompt - decoded)
 
     def prefill(self, prompts: Sequences, first: int | None = None) -> Iterator[tuple[Sequences, torch.Tensor]]:
         """(prompts, hidden states (n, C) after them): all prompts at once, or in halves if they do not fit into the

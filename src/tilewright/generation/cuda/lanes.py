@@ -14,7 +14,7 @@ from tilewright.generation.cuda.attention import CudaAttention
 from tilewright.generation.cuda.decode_state import STEPS, DecodeState
 from tilewright.generation.cuda.sequences import Queue, Sequences
 from tilewright.generation.decoder import Decoder
-from tilewright.generation.random_numbers import stream
+from tilewright.generation.random_numbers import streams_of
 from tilewright.generation.sampling import SamplingParams
 from tilewright.generation.scheduler import Scheduler
 from tilewright.generation.sequences import Block
@@ -87,7 +87,7 @@ class LaneScheduler(Scheduler):
         if not params.greedy:
             seed = self.seed if params.seed is None else params.seed
             new.index = np.tile(np.arange(n), len(block.prompts))
-            new.stream = np.stack([stream(seed, id, index) for id in block.ids for index in range(n)])
+            new.stream = streams_of(seed, block.ids, range(n))
         (self.greedy if params.greedy else self.sampled).add(new)
 
     def forget_kinds(self, most: int) -> None:

@@ -151,7 +151,7 @@ class DecodeState:
         Returns tokens int64 (1 + steps, n) on the host, and the event of their copy; None: the copy is done. Line 0 has
         the tokens with which the rows started.
         """
-        if self.draws and self.drawing is not None:
+        if steps and self.draws and self.drawing is not None:
             self.drawing.set_uniforms(1, 1 + steps)
         self.tokens[0].copy_(self.ids)
         self.line.fill_(1)

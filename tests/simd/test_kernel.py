@@ -126,7 +126,7 @@ def show_and_add(number):
 
 
 def test_an_inline_function_has_no_machine_code_of_its_own(monkeypatch):
-    """Optimising each function and making machine code of it took half of a kernel's compile time."""
+    """Making it took a quarter of a kernel's compile time."""
     monkeypatch.setenv("TILEWRIGHT_CACHE", "off")  # a kernel from a file has no inline functions
     kernel = simd.kernel(types.int64(types.int64), name="test.no_code")(show_and_add)
     kernel.compiled()

@@ -1,8 +1,6 @@
 """How an inline function is compiled: to LLVM code that kernels link, and no further.
 
-Numba would optimise a module for each function and make machine code of it, although only kernels run. Now it optimises
-a kernel alone, after all functions are inlined: `docs/lab/start.md` has the figures. What Numba does to each function
-before it links anything, a few cheap passes, is kept: without them two kernels of correlate took 1.4 times as long.
+Numba would also make machine code of each function, although only kernels run: `docs/lab/start.md` has the figures.
 """
 
 from numba.core.codegen import JITCodeLibrary
@@ -19,9 +17,6 @@ class InlineCompiler(Compiler):
 
 class InlineLibrary(JITCodeLibrary):
     """LLVM code of an inline function and of the functions that it calls, without machine code."""
-
-    def _optimize_final_module(self):
-        pass
 
     def _finalize_final_module(self):
         """In place of giving the module to the JIT: every kernel gets its own copy of the functions."""

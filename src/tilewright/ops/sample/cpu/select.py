@@ -113,8 +113,7 @@ def best_of_row(lanes: int):
         """workspace.keys[:k] become the keys of the k best of m scores, unordered; 0 < k <= m. Overwrites distances."""
         bound = simd.splat(highest_bound(workspace, m, k), lanes)
         count = 0
-        for n in range((m + lanes - 1) // lanes):  # a count of vectors: see docs/lab/start.md
-            c = n * lanes
+        for c in range(0, m, lanes):
             mask = simd.lanes_at_least(simd.load(workspace.scores, c, lanes), bound)
             while mask:
                 index = c + simd.lowest_bit(mask)
@@ -141,8 +140,7 @@ def compactor(lanes: int):
             worst = max(worst, workspace.keys[i])
         bound = simd.broadcast(workspace.scores, index_of(worst), lanes)
         count = 0
-        for n in range((V + lanes - 1) // lanes):  # likewise
-            c = n * lanes
+        for c in range(0, V, lanes):
             mask = simd.lanes_at_least(simd.load(workspace.scores, c, lanes), bound)
             while mask:
                 index = c + simd.lowest_bit(mask)

@@ -127,16 +127,44 @@ def test_a_float32_residual_is_replaced_by_the_result(rung, dtype, rng):
 
 @pytest.mark.parametrize(("rung", "dtype"), accepted("simt.register", "tile.persistent"))
 def test_rows_of_out_may_have_a_stride(rung, dtype, rng):
-    """Same bits; what is between the rows stays as it was. Strides for bulk copies, and others."""
-    M, N = (300, 521) if ON_GPU and rung.name != "simt.narrow" else (5, 13)
-    case = Case(M, N, DEEP if "limbs" in rung.name else 40, dtype, bias=True, residual=True, device="cuda")
+    """Same bits; what is between the rows stays as it was. Bulk copies write the rows of the even N with the first
+    stride, with a residual or as 16-bit results."""
+    big = ON_GPU and rung.name != "simt.narrow"
+    kinds = ["float32", dtype] if ON_GPU and rung.name.startswith("tile.") and dtype != "tf32" else ["float32"]
+    for N, residual, kind in product((521, 392) if big else (13, 12), (False, True), dict.fromkeys(kinds)):
+        M = 300 if big else 5
+        case = Case(M, N, DEEP if "limbs" in rung.name else 40, dtype, bias=True, residual=residual, device="cuda")
+        with using(matmul=rung.name):
+            call = spec.bind_tensors(case, spec.make(case, rng), PLACE)
+            wanted = call(out=torch.empty(M, N, dtype=getattr(torch, kind), device=PLACE))
+            for stride in (-(-N // 32) * 32, N + 1):
+                wide = torch.full((M, stride), torch.nan, dtype=wanted.dtype, device=PLACE)
+                assert torch.equal(call(out=wide[:, :N]), wanted)
+                assert wide[:, N:].isnan().all()
+
+
+@pytest.mark.parametrize(("rung", "dtype"), accepted("tile.persistent"))
+def test_peaks_do_not_depend_on_the_width_of_tiles(rung, dtype, rng):
+    """A product of 1,024 rows of GPT-2's logits has tiles of 256 columns, smaller ones have others."""
+    if not rung.name.startswith("tile."):
+        pytest.skip(f"{rung.name} stores no peaks")
+    from tilewright.ops.gemm.operands import Epilogue, Rows
+    from tilewright.ops.gemm.tile import launch
+
+    M, N, K = (130, 700, 768) if ON_GPU else (3, 300, 40)
+    a, b = (torch.from_numpy(rng.standard_normal(s, np.float32)).to(PLACE) for s in ((M, K), (K, N)))
     with using(matmul=rung.name):
-        call = spec.bind_tensors(case, spec.make(case, rng), PLACE)
-        wanted = call()
-        for stride in (-(-N // 32) * 32, N + 1):
-            wide = torch.full((M, stride), torch.nan, device=PLACE)
-            assert torch.equal(call(out=wide[:, :N]), wanted)
-            assert wide[:, N:].isnan().all()
+        weights = prepare(b, dtype=dtype)
+    kind = {"limbs": dtype == "float32", "specialized": rung.options.get("specialized", False)}
+    own = launch.shape_for(launch.LINE // weights.data.element_size(), N, M, **kind, narrow=True)
+    none = torch.empty(0, device=PLACE)
+    for columns in (64, 128, 256) if "specialized" in rung.name and dtype != "float32" else (64, 128):
+        out, peaks = (torch.full((M, n), torch.nan, device=PLACE) for n in (N, peaks_of(N)))
+        shape = replace(own, BM=128, BN=columns, BK=own.BK, stages=3, group=1)
+        launch.multiply(Rows(a, None), weights, out, Epilogue(none, none, None, peaks), **rung.options, shape=shape)
+        wide = torch.full((M, -(-N // PEAK) * PEAK), -torch.inf, device=PLACE)
+        wide[:, :N] = out
+        assert torch.equal(peaks[:, : wide.shape[1] // PEAK], wide.view(M, -1, PEAK).amax(2))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, where a GPU computes in silence

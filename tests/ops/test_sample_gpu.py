@@ -153,6 +153,7 @@ def with_gaps(logits, gap):
     wide[:, :V] = logits
     with np.errstate(invalid="ignore"):
         peaks = (wide + np.where(np.arange(groups * PEAK) < V, wide * 0, 0)).reshape(n, groups, PEAK).max(2)
+    peaks[:, -(-V // PEAK) :] = np.nan  # undefined
     wide[:, V:] = gap
     return torch.from_numpy(wide).to(PLACE)[:, :V], torch.from_numpy(peaks).to(PLACE)
 
@@ -198,6 +199,25 @@ def test_a_small_top_k_is_drawn_from_the_highest_peaks(V, rng, small_capacity, m
     assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all() and found[6:9].tolist() == [-1, -1, -1]
 
 
+@pytest.mark.parametrize("V", [711, *([50257] if ON_GPU else [])])
+def test_the_peaks_of_a_product_are_in_the_order_that_the_sampler_expects(V, rng, small_capacity, monkeypatch):
+    from tilewright.ops.matmul import matmul_peaks, prepare
+    from tilewright.ops.sample.tile import peaks as rung
+
+    n, drawn, run = 6, [], rung.run
+    monkeypatch.setattr(rung, "run", lambda *given: drawn.append(run(*given)))
+    a, b = (torch.from_numpy(rng.standard_normal(shape, np.float32)).to(PLACE) for shape in ((n, 40), (40, V)))
+    wide, peaks = (torch.full((n, m), torch.nan, device=PLACE) for m in (peaks_of(V) * PEAK, peaks_of(V)))
+    logits, given, found = wide[:, :V], rules(rng.random(n), (20, 0.95, 0.0)), []
+    with using(**({} if ON_GPU else {"matmul": "tile.persistent"}), sample="tile.columns"):
+        assert matmul_peaks(a, prepare(b, dtype="bfloat16"), out=logits, peaks=peaks) is peaks
+        for best in (None, peaks):
+            tokens = torch.full((n,), -9, dtype=torch.int64, device=PLACE)
+            draw(logits, *(torch.from_numpy(part).to(PLACE) for part in given[:2]), tokens, peaks=best)
+            found.append(tokens.tolist())
+    assert found[0] == found[1] and min(found[0]) >= 0 and len(drawn) == 1
+
+
 def test_logits_and_peaks_that_do_not_fit_are_refused():
     logits, floats, integers = torch.ones(2, 70, device=PLACE), torch.ones(2, 5).double(), torch.zeros(2, 5).long()
     tokens = torch.zeros(2, dtype=torch.int64, device=PLACE)
@@ -205,8 +225,12 @@ def test_logits_and_peaks_that_do_not_fit_are_refused():
         draw(torch.ones(70, 70, device=PLACE).T[:2], floats, integers, tokens)
     with pytest.raises(UsageError, match=r"strides \[\(70, 1\), \(71, 1\)\]"):
         draw(logits, floats, integers, tokens, torch.ones(2, 71, device=PLACE)[:, :70])
-    with pytest.raises(UsageError, match=r"peaks has shape \(2, 2\); \(2, 8\) is wanted"):
-        draw(logits, floats, integers, tokens, peaks=torch.ones(2, 2, device=PLACE))
+    gaps, halves = torch.ones(2, 16, device=PLACE)[:, :8], torch.ones(2, 8, device=PLACE, dtype=torch.float16)
+    for peaks in (torch.ones(2, 2, device=PLACE), gaps, halves):
+        with pytest.raises(
+            UsageError, match=r"peaks is float.* with strides .*; float32 \(2, 8\) without gaps is wanted"
+        ):
+            draw(logits, floats, integers, tokens, peaks=peaks)
 
 
 @pytest.mark.parametrize("place", ["around zero", "far apart", "two groups"])

@@ -119,8 +119,8 @@ class Decoder(Protocol):
         """float32 (n, vocabulary)."""
 
     def logits_and_peaks(self, hidden: Array, out: Array, peaks: Array) -> tuple[Array, Array | None]:
-        """(logits, their peaks, see `ops.matmul.matmul_peaks`, or None) on a GPU. out: float32 (n, vocabulary), its
-        rows may have a stride. peaks: float32 (n, peaks_of(vocabulary))."""
+        """On a GPU: (logits, peaks). peaks is None if the model stores none, see `ops.matmul.matmul_peaks`. out:
+        float32 (n, vocabulary), its rows may have a stride. peaks: float32 (n, peaks_of(vocabulary))."""
 
     def best(self, hidden: Array, out: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
         """(token int64 (n,), logit float32 (n,)) of the largest logit of each row, or the lowest id of several equal

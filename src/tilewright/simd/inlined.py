@@ -3,6 +3,7 @@
 Numba would also make machine code of each function, although only kernels run: `docs/lab/start.md` has the figures.
 """
 
+from llvmlite.binding import Linkage
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
@@ -21,8 +22,8 @@ class InlineLibrary(JITCodeLibrary):
     def _finalize_final_module(self):
         """In place of giving the module to the JIT: every kernel gets its own copy of the functions."""
         for function in self._final_module.functions:
-            if not function.is_declaration:
-                function.linkage = "linkonce_odr"
+            if not function.is_declaration and function.linkage == Linkage.external:
+                function.linkage = Linkage.linkonce_odr
         self._shared_module, self._finalized = self._final_module, True
 
     def get_pointer_to_function(self, name):

@@ -351,16 +351,21 @@ def test_equal_requests_are_computed_once(monkeypatch, rng):
     assert len(found) == 40 and all(repr(one) == repr(found[0]) for one in found) and rows == [20]
 
 
-def test_prompts_that_lie_as_before_are_captured(rng):
-    """On a GPU a third lane of prompts of one length is replayed, and must give what others give."""
-    model, prompts = on_gpu(), rng.integers(0, V, (5 * 48, 6))
-    prompts[:, 0] = np.arange(5 * 48) % V  # nothing in common within a lane
-    found = [one.outputs[0].token_ids for one in model.generate(prompts, GREEDY)]
-    again = [one.outputs[0].token_ids for one in model.generate(prompts[::-1], GREEDY)]
-    alone = [next(model.generate(prompts[i : i + 1], GREEDY)).outputs[0].token_ids for i in range(0, 240, 17)]
-    assert again[::-1] == found and alone == found[::17]
-    passes = model.attention.free.prefills.values()
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(max_tokens=8, top_k=5, seed=3)], ids=["greedy", "sampled"])
+def test_prompts_that_lie_as_before_are_captured(params, rng):
+    """On a GPU a third lane of prompts of one length is replayed. It must give what others give."""
+    model, prompts, ids = on_gpu(), rng.integers(0, V, (5 * 48, 6)), np.arange(5 * 48)
+    prompts[:, 0] = ids % V  # nothing in common within a lane
+
+    def tokens(order, params=params):
+        return [one.outputs[0].token_ids for one in model.generate(prompts[order], params, ids=ids[order].tolist())]
+
+    found = tokens(ids)
+    assert tokens(ids[::-1])[::-1] == found and [tokens(ids[i : i + 1])[0] for i in ids[::17]] == found[::17]
+    passes = [each for (_, _, draws), each in model.attention.free.prefills.items() if draws != params.greedy]
     assert not ON_GPU or any(each.repeated.graph for each in passes), "nothing was captured"
+    other = GREEDY if params is not GREEDY else SamplingParams(max_tokens=8, top_k=5, seed=3)
+    assert tokens(ids, other) != found and tokens(ids) == found
 
 
 def test_the_job_writes_what_the_cpus_job_writes(tmp_path, monkeypatch, rng):

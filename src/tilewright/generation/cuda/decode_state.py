@@ -28,8 +28,8 @@ FINE = 16  # between two powers of two, graphs are captured for so many numbers 
 
 @dataclass
 class Prefill:
-    """The prefill of a batch of prompts, which returns hidden states. grown: `Workspace.grown` after its last run. If
-    it is another now, the graph reads freed memory."""
+    """A batch of prompts and its prefill, which may also choose their next tokens. grown: `Workspace.grown` after its
+    last run. If it is another now, the graph reads freed memory."""
 
     batch: PromptBatch
     repeated: Repeated[torch.Tensor]
@@ -108,7 +108,7 @@ class DecodeState:
             known.batch.ids.copy_(self.backend.upload(ids))
         else:
             if len(self.prefills) >= PREFILLS:
-                self.prefills.clear()
+                del self.prefills[next(iter(self.prefills))]  # the oldest
             batch = PromptBatch(self.backend, ids, positions, self.caches, spans)
             known = self.prefills[key] = Prefill(batch, Repeated(self._graph_pool()), 0)
         hidden = known.repeated.run(partial(self._prefill, known.batch, first))

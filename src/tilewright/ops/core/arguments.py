@@ -146,7 +146,7 @@ class Device:
         return result if usable else result.new_empty(result.shape)
 
     def writes_rows(self, x) -> bool:
-        """True for a matrix whose rows have no gaps and do not overlap."""
+        """True for a matrix whose rows are contiguous and do not overlap. There may be gaps between rows."""
         return x.ndim == 2 and x.stride(1) == 1 and (len(x) < 2 or x.stride(0) >= x.shape[1])
 
     def plain(self, x, near, rank: int = 1):

@@ -57,8 +57,8 @@ class Rows:
 
 
 def peaks_of(N: int) -> int:
-    """Elements of a row of peaks of N columns, up to a multiple of 32 bytes: a sector of a GPU's memory. After the last
-    group of columns they are undefined."""
+    """Length of a row of peaks for N columns: one per PEAK columns, rounded up to 32 bytes, a sector of a GPU's memory.
+    The extra elements are undefined."""
     return -(-N // (PEAK * SECTOR)) * SECTOR
 
 

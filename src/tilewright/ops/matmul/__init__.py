@@ -118,12 +118,14 @@ def matmul_peaks(a, b: Packed, *, out, peaks):
     if tuple(peaks.shape) != wanted or not peaks.is_contiguous() or tensors.kind(peaks) != "float32":
         what = f"peaks is {tensors.kind(peaks)} {tuple(peaks.shape)} with strides {peaks.stride()}"
         raise UsageError(f"matmul_peaks: {what}; float32 {wanted} without gaps is wanted")
+    a = DEVICE.take("matmul_peaks", "a", a)
+    if a.ndim != 2 or tensors.overlaps(out, a) or tensors.overlaps(peaks, a, out):
+        raise UsageError(f"matmul_peaks: a has shape {tuple(a.shape)}; (M, K) is wanted, in memory of its own")
     if b.rung not in TILED or not DEVICE.writes_rows(out):
         matmul(a, b, out=out)
         return None
-    a = DEVICE.take("matmul_peaks", "a", a)
     check_depth(tuple(a.shape), b.K, b.N)
-    DEVICE.same_device("matmul_peaks", "a", a, out=out, peaks=peaks)
+    DEVICE.same_device("matmul_peaks", "a", a, b=b.data, out=out, peaks=peaks)
     out = DEVICE.result("matmul_peaks", out, (len(a), b.N), a)
     none = DEVICE.plain(None, a)
     _run(DEVICE, b, Rows(a, None), out, Epilogue(none, DEVICE.plain(None, a, rank=2), None, peaks))

@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.ops.core.arguments import DEVICE, arguments_of
+from tilewright.ops.core.gpu.tensors import kind
 from tilewright.ops.core.rows import as_rows
 from tilewright.ops.gemm.operands import PEAK, peaks_of
 from tilewright.ops.sample.ladder import ladder
@@ -65,8 +66,11 @@ def draw(logits, floats, integers, tokens, scores=None, peaks=None) -> None:
     if logits.stride(1) != 1 or (scores is not None and scores.stride() != logits.stride()):
         found = [tuple(x.stride()) for x in (logits, scores) if x is not None]
         raise UsageError(f"draw: logits and scores have strides {found}; equal ones are wanted, 1 along a row")
-    if peaks is not None and (scores is not None or tuple(peaks.shape) != (n, peaks_of(V))):
-        raise UsageError(f"draw: peaks has shape {tuple(peaks.shape)}; {(n, peaks_of(V))} is wanted, and no scores")
+    if peaks is not None:
+        fits = tuple(peaks.shape) == (n, peaks_of(V)) and peaks.is_contiguous() and kind(peaks) == "float32"
+        if scores is not None or not fits:
+            what = f"peaks is {kind(peaks)} {tuple(peaks.shape)} with strides {peaks.stride()}"
+            raise UsageError(f"draw: {what}; float32 {(n, peaks_of(V))} without gaps is wanted, and no scores")
     rung = ladder.choose(Problem(V, device="cuda"))
     rung.run(logits, logits if scores is None else scores, floats, integers, tokens, peaks)
 

@@ -45,7 +45,7 @@ def load_tiles(x, boxes, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr
     of the LEFT operand or of the weights. boxes: its buffers in `stages`. A block consists of both limbs, or of one or
     more boxes along K.
 
-    Weights are loaded before the kernel ahead has ended. It does not write weights: see `launch.settled`.
+    Weights are loaded before the kernels ahead have ended. None of them writes weights: see `launch.settled`.
     """
     STAGES: gl.constexpr = stages.full.type.shape[0]
     DEPTH: gl.constexpr = x.block_type.shape[1]

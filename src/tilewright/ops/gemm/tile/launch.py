@@ -86,7 +86,7 @@ class Shape:
 
 class Tile(NamedTuple):
     """A tile that a product can be cut into. time: relative to the largest tile. stages: as many as fit in shared
-    memory. lines: LINEs of K in a stage, so many blocks are multiplied one after the other without waiting."""
+    memory. lines: LINEs of K in a stage. They are multiplied without a wait between them."""
 
     rows: int
     columns: int

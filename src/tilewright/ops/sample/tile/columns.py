@@ -3,7 +3,8 @@
 A pass over the row keeps the best score of each of its columns: column i has the tokens i, i + COLUMNS, and so on. If k
 columns have a best score at or above a key, then k tokens are at or above it. So the k best tokens are, too, and they
 lie in these columns. Such a key is found by halving over the best scores, which are in registers. The tokens of the
-columns are loaded once more, at most 1,664 of 50,257, and `narrow` goes on with them as with a short row.
+columns are loaded once more, at most 1,664 of 50,257, and `narrow` goes on with them as with a short row. If the
+product has stored peaks, the kernel in `peaks` draws instead, without a pass over the row.
 
 Reading the row takes about half of the time on an H100, the search the rest. These rows are left to `narrow`: without
 top_k or with a larger one, greedy ones, and those in which the columns do not fit, because too many have the same best

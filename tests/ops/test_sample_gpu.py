@@ -199,7 +199,7 @@ def test_a_small_top_k_is_drawn_from_the_highest_peaks(V, rng, small_capacity, m
     assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all() and found[6:9].tolist() == [-1, -1, -1]
 
 
-@pytest.mark.parametrize("V", [711, *([50257] if ON_GPU else [])])
+@pytest.mark.parametrize("V", [5003, *([50257] if ON_GPU else [])])  # more groups than are read at a time
 def test_the_peaks_of_a_product_are_in_the_order_that_the_sampler_expects(V, rng, small_capacity, monkeypatch):
     from tilewright.ops.matmul import matmul_peaks, prepare
     from tilewright.ops.sample.tile import peaks as rung

@@ -199,22 +199,22 @@ def test_a_small_top_k_is_drawn_from_the_highest_peaks(V, rng, small_capacity, m
     assert ((found == wanted) | ((margins < SURE) & (found >= 0))).all() and found[6:9].tolist() == [-1, -1, -1]
 
 
-@pytest.mark.parametrize("V", [5003, *([50257] if ON_GPU else [])])  # more groups than are read at a time
-def test_the_peaks_of_a_product_are_in_the_order_that_the_sampler_expects(V, rng, small_capacity, monkeypatch):
+@pytest.mark.skipif(not ON_GPU, reason="it takes a GPU: in the interpreter so many groups take a minute")
+def test_the_peaks_of_a_product_are_in_the_order_that_the_sampler_expects(rng, monkeypatch):
+    """With fewer groups than the sampler reads at a time, it reads all, in any order."""
     from tilewright.ops.matmul import matmul_peaks, prepare
     from tilewright.ops.sample.tile import peaks as rung
 
-    n, drawn, run = 6, [], rung.run
+    n, V, drawn, run = 6, 50257, [], rung.run
     monkeypatch.setattr(rung, "run", lambda *given: drawn.append(run(*given)))
     a, b = (torch.from_numpy(rng.standard_normal(shape, np.float32)).to(PLACE) for shape in ((n, 40), (40, V)))
     wide, peaks = (torch.full((n, m), torch.nan, device=PLACE) for m in (peaks_of(V) * PEAK, peaks_of(V)))
     logits, given, found = wide[:, :V], rules(rng.random(n), (20, 0.95, 0.0)), []
-    with using(**({} if ON_GPU else {"matmul": "tile.persistent"}), sample="tile.columns"):
-        assert matmul_peaks(a, prepare(b, dtype="bfloat16"), out=logits, peaks=peaks) is peaks
-        for best in (None, peaks):
-            tokens = torch.full((n,), -9, dtype=torch.int64, device=PLACE)
-            draw(logits, *(torch.from_numpy(part).to(PLACE) for part in given[:2]), tokens, peaks=best)
-            found.append(tokens.tolist())
+    assert matmul_peaks(a, prepare(b, dtype="bfloat16"), out=logits, peaks=peaks) is peaks
+    for best in (None, peaks):
+        tokens = torch.full((n,), -9, dtype=torch.int64, device=PLACE)
+        draw(logits, *(torch.from_numpy(part).to(PLACE) for part in given[:2]), tokens, peaks=best)
+        found.append(tokens.tolist())
     assert found[0] == found[1] and min(found[0]) >= 0 and len(drawn) == 1
 
 

@@ -87,6 +87,17 @@ def test_what_a_workload_measured_earlier_goes(tmp_path, row, monkeypatch):
     ]
 
 
+def test_a_peer_of_another_dtype_replaces_only_itself(tmp_path, row, monkeypatch):
+    """`bench sentiment` times PyTorch in bfloat16 beside our float32: our bfloat16 rows stay."""
+    half = [row("ours", op="sentiment", dtype="bfloat16"), row("peer", op="sentiment", dtype="bfloat16", check=PEER)]
+    save(tmp_path, "here", half)
+    in_session(monkeypatch, "second")
+    save(tmp_path, "here", [row("ours", op="sentiment"), half[1]])
+    assert {(r.session, r.rung, r.dtype) for r in read(tmp_path)} == {
+        ("first", "ours", "bfloat16"), ("second", "peer", "bfloat16"), ("second", "ours", "float32"),
+    }  # fmt: skip
+
+
 def test_the_session_with_most_peers_then_rungs_is_shown_and_the_latest_of_equals(row):
     def of(session, *names):
         return [row(name, session=session, check=PEER if name == "MKL" else "passed") for name in names]

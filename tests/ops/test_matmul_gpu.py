@@ -156,11 +156,11 @@ def test_peaks_do_not_depend_on_the_width_of_tiles(rung, dtype, rng):
     with using(matmul=rung.name):
         weights = prepare(b, dtype=dtype)
     kind = {"limbs": dtype == "float32", "specialized": rung.options.get("specialized", False)}
-    own = launch.shape_for(launch.LINE // weights.data.element_size(), N, M, **kind, narrow=True)
+    large = launch.shape_for(launch.LINE // weights.data.element_size(), 2**16, 2**16, **kind, narrow=True)
     none = torch.empty(0, device=PLACE)
     for columns in (64, 128, 256) if "specialized" in rung.name and dtype != "float32" else (64, 128):
         out, peaks = (torch.full((M, n), torch.nan, device=PLACE) for n in (N, peaks_of(N)))
-        shape = replace(own, BM=128, BN=columns, BK=own.BK, stages=3, group=1)
+        shape = replace(large, BM=128, BN=columns, stages=3, group=1)
         launch.multiply(Rows(a, None), weights, out, Epilogue(none, none, None, peaks), **rung.options, shape=shape)
         wide = torch.full((M, -(-N // PEAK) * PEAK), -torch.inf, device=PLACE)
         wide[:, :N] = out

@@ -128,11 +128,11 @@ def save(folder: Path, machine: str, rows: list[Row]) -> list[Path]:
     """Write rows to folder/<machine>/<op>.csv. Each file is replaced as a whole.
 
     Which earlier rows are dropped depends on their kind. Of a ladder, an earlier session of the same dtype, if the new
-    one has as many rungs in each climb. Of a workload, all rows of the same climb and engine; the new rows take
-    their place in the file, because README shows the first size. Of a job's ladder, those of the same size and dtype.
-    Of a sweep, those of the same kernel, case and parameters; but of a sweep over workers, other points of the same
-    commit are kept, if their workers had as many cores. Raises InputError if an existing file is no result file,
-    ResourceError if it cannot be written.
+    one has as many rungs in each climb. Of a workload, all rows of the climbs and engines that tilewright ran again; a
+    peer's row in another climb replaces only its own. The new rows take their place in the file, because README shows
+    the first size. Of a job's ladder, those of the same size and dtype. Of a sweep, those of the same kernel, case and
+    parameters; but of a sweep over workers, other points of the same commit are kept, if their workers had as many
+    cores. Raises InputError if an existing file is no result file, ResourceError if it cannot be written.
     """
     stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "machine": machine, "session": session()}
     written = []
@@ -164,8 +164,9 @@ def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
         sizes = {row.climb[:2] for row in new}
         return [row for row in old if row.climb[:2] not in sizes]
     if not whole:
-        again = {(row.climb, row.engine) for row in new}
-        return [row for row in old if (row.climb, row.engine) not in again]
+        again = {(row.climb, row.engine) for row in new if row.check != PEER}
+        peers = {(row.climb, row.rung) for row in new}  # a peer may have another dtype than tilewright beside it
+        return [row for row in old if (row.climb, row.engine) not in again and (row.climb, row.rung) not in peers]
     again = {(row.origin, row.climb, row.rung) for row in new}
     old = [row for row in old if (row.origin, row.climb, row.rung) not in again]
     measured = Counter(row.climb for row in new if row.check != PEER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     Saver = Callable[[list[Row]], list[Path]]  # writes rows, and what is drawn of them
 
-Dtype = Literal["float32", "bfloat16"]
 Against = Annotated[
     str | None,
     Option(

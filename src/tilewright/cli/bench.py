@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from tilewright.cli._bench import Against, Common, Dtype, Input, Rounds, begin, finish, indented, names, saved
+from tilewright.cli._bench import Against, Common, Input, Rounds, begin, finish, indented, names, saved
 from tilewright.cli._bench_texts import embed, score
 from tilewright.cli._options import Threads, parse_sizes, verb
 from tilewright.cli._output import say, show
@@ -34,7 +34,9 @@ class Sentiment(Common):
         int | None,
         Option("--count", "-n", min=1, metavar="N", help="Classify the first N sentences only.", show_default="all"),
     ] = None
-    dtype: Annotated[Dtype, Option(help="Precision of the products.")] = "float32"
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], Option(help="Precision of the products; float16 needs a GPU.")
+    ] = "float32"
     threads: Threads = None
 
 

@@ -37,6 +37,17 @@ def test_streams_that_are_closed_or_full(tmp_path, model, sentences, streams, wo
     assert seen["odd"] == seen["plain"] and len(seen["plain"]) > 0
 
 
+def test_a_command_collects_little_garbage():
+    """Not a tenth of its start, and nothing at its end."""
+    code = (
+        "import gc; from tilewright.runtime.process import startup; startup.prepare(); first = gc.get_threshold()[0]; "
+        "startup.finish(); print(first, len(gc.get_objects()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, visited = map(int, done.stdout.split())
+    assert first == 50_000 and visited < 100
+
+
 def test_descriptors_of_a_job_are_none_of_the_standard_streams():
     """Where all three are closed, a file that is opened next has another number."""
     code = "from tilewright.runtime.process.startup import hold_streams; hold_streams(); import os, sys; "

@@ -45,7 +45,6 @@ class GpuKernelCache:
         """The kernel, ready to be started. None if there is no complete file of it."""
         if (identity := self._identity(signature)) is None:
             return None
-        target_context.refresh()
         stored = read_record(_file(self.function, identity), Stored)
         return _rebuilt(stored, signature, self.function) if stored and stored.identity == identity else None
 

@@ -13,7 +13,7 @@ from tilewright.backends.footprint import chosen
 from tilewright.bench.sizes import conv_transpose2d as spec
 from tilewright.errors import Refused, UsageError
 from tilewright.ops.conv_transpose2d import conv_transpose2d, ladder, prepare
-from tilewright.ops.conv_transpose2d.ladder import LIMB_DEPTH
+from tilewright.ops.conv_transpose2d.ladder import LIMB_DEPTH, LIMBED
 from tilewright.ops.conv_transpose2d.problem import Case
 from tilewright.ops.core.ladder import using
 from tilewright.ops.matmul.problem import DEVICE_DTYPES
@@ -130,6 +130,66 @@ def test_a_16_bit_result_is_the_rounded_one(rung, dtype, rng):
         call = spec.bind_tensors(case, spec.make(case, rng), PLACE)
         out = torch.empty(call().shape, dtype=getattr(torch, dtype), device=PLACE)
         assert torch.equal(call(out=out), call().to(out.dtype))
+
+
+def split(x):
+    """The limbs (..., 2, C) of a float32 tensor (..., C), made by the kernel that makes them for the rungs."""
+    from tilewright.ops.gemm.tile import product
+
+    limbs = torch.empty(*x.shape[:-1], 2, x.shape[-1], dtype=torch.bfloat16, device=x.device)
+    product.split[(x.numel() // x.shape[-1], 1)](x, limbs, (x.shape[-1],) * 2, 1024)
+    return limbs
+
+
+CHAINED = [
+    Case(2, 4, 4, 64, 4, bias=True, activation="relu"),
+    Case(1, 3, 2, 32, 3, padding=((1, 1), (0, 2)), bias=True, activation="gelu_tanh"),
+    Case(1, 3, 5, 64, 3, bias=True, activation="tanh"),
+    Case(1, 2, 2, 256, 1, (3, 3), (4, 4), NONE),  # phases without a tap
+    Case(9, 4, 6, 128, 16, bias=True, activation="gelu"),
+    Case(3, 6, 4, 128, 64, bias=True),  # boxes: two phases side by side
+    Case(2, 2, 3, 64, 130, (2, 3)),
+]
+
+
+@pytest.mark.parametrize("case", CHAINED, ids=lambda case: case.name)
+@pytest.mark.parametrize("rung", LIMBED)
+def test_limbs_of_x_and_of_the_result_have_the_same_bits(rung, case, rng):
+    case = replace(case, device="cuda")
+    if why := ladder.rungs[rung].refuses(case.problem):
+        pytest.skip("; ".join(why))
+    inputs = spec.make(case, rng)
+    x, weights = (torch.from_numpy(inputs[name]).to(PLACE) for name in ("x", "weights"))
+    bias = torch.from_numpy(inputs["bias"]).to(PLACE) if case.bias else None
+    with using(conv_transpose2d=rung):
+        packed = prepare(weights, stride=case.stride, padding=case.padding)
+        assert packed.takes_limbs and packed.writes_limbs
+        whole = conv_transpose2d(x, packed, bias=bias, activation=case.activation)
+        assert torch.equal(conv_transpose2d(split(x), packed, bias=bias, activation=case.activation), whole)
+        out = torch.empty(*whole.shape[:3], 2, case.O, dtype=torch.bfloat16, device=PLACE)
+        assert conv_transpose2d(x, packed, bias=bias, activation=case.activation, out=out) is out
+    assert torch.equal(out, split(whole))
+
+
+def test_limbs_are_refused_where_a_rung_does_not_take_them():
+    x, weights = tensors((1, 2, 2, 2, 60), (5, 5, 3, 60))
+    if why := ladder.rungs["tile.columns_limbs"].refuses(problem("float32", 60)):
+        pytest.skip("; ".join(why))
+    packed = prepare(weights, stride=2)
+    assert packed.rung == "tile.columns_limbs" and packed.writes_limbs and not packed.takes_limbs  # 64 deep
+    rounded = x.bfloat16()
+    for words, call in {
+        "x is bfloat16 (1, 2, 2, 2, 60), limbs": lambda: conv_transpose2d(rounded, packed),
+        "x is float32 (1, 2, 2, 2, 60), limbs": lambda: conv_transpose2d(x, packed),
+        "prepared for rung simt.gather": lambda: forced("simt.gather", rounded, weights),
+        "x must be (B, H, W, C)": lambda: conv_transpose2d(rounded[..., :3], packed),
+        "a bfloat16 tensor of shape (1, 7, 7, 2, 3)": lambda: conv_transpose2d(
+            x[..., 0, :], packed, out=torch.empty(1, 7, 7, 2, 3, device=PLACE)
+        ),
+    }.items():
+        with pytest.raises(UsageError) as error:
+            call()
+        assert words in str(error.value)
 
 
 def tensors(*shapes):

@@ -298,7 +298,7 @@ class DCGAN:
         pixels uint8 of the same shape, invalid uint8 (n,): see `to_pixels`; both are computed if invalid is given.
         """
         n, shapes = len(z), list(self.config.shapes())
-        outs = [self._between("odd" if i % 2 else "even", n, shape) for i, shape in enumerate(shapes[:-1])]
+        outs = [self._between(i, n, shape) for i, shape in enumerate(shapes[:-1])]
         if images is None:
             images = self.work.take("images", n, math.prod(shapes[-1])).reshape((n, *shapes[-1]))
         matrix, bias = self.projection
@@ -310,15 +310,23 @@ class DCGAN:
             if not self.folds:
                 x = x.reshape((-1, shape[-1]))
                 batchnorm(x, *self.norms[i], eps=self.config.batch_norm_eps, activation="relu", out=x)
+            x = x if self.in_limbs(i) else x.reshape((n, *shape))
             with layer_of(conv_transpose2d=i + 1):
-                x = conv_transpose2d(
-                    x.reshape((n, *shape)), kernel, bias=bias, activation=activation, out=[*outs[1:], images][i]
-                )
+                x = conv_transpose2d(x, kernel, bias=bias, activation=activation, out=[*outs[1:], images][i])
         if invalid is not None:
             to_pixels(images, pixels, invalid)
 
-    def _between(self, name: str, n: int, shape: tuple[int, ...]) -> Array:
-        return self.work.take(name, n, math.prod(shape), self.backend.between).reshape((n, *shape))
+    def in_limbs(self, i: int) -> bool:
+        """True if layer i, from 0, takes its x from the layer before in limbs: see `conv_transpose2d`."""
+        return i > 0 and self.folds and self.layers[i - 1][0].writes_limbs and self.layers[i][0].takes_limbs
+
+    def _between(self, i: int, n: int, shape: tuple[int, ...]) -> Array:
+        """x of layer i: (n, height, width, channels), or limbs (n, height, width, 2, channels)."""
+        name, count = "odd" if i % 2 else "even", math.prod(shape)
+        if self.in_limbs(i):
+            height, width, channels = shape
+            return self.work.take(name, n, 2 * count, "bfloat16").reshape((n, height, width, 2, channels))
+        return self.work.take(name, n, count, self.backend.between).reshape((n, *shape))
 
     def batches_of(self, *outputs: str) -> Batches:
         """`forward` from noise to these outputs, prepared at the first call. The model must outlive the batches."""

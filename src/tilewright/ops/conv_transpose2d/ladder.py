@@ -7,7 +7,7 @@ both axes and the accuracy class; `Packed.data` is what it returns.
 
 from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.problem import OfTiles
-from tilewright.ops.conv_transpose2d.tile.forms import LINE, POSITIONS
+from tilewright.ops.conv_transpose2d.tile.forms import LINE, POSITIONS, block_depth
 from tilewright.ops.core.ladder import Ladder, Rung
 from tilewright.ops.core.needs import amx_tiles, engine, on
 
@@ -15,6 +15,7 @@ CHANNELS = 16  # with this many, the sums of a Winograd tile cost less than the 
 LIMB_DEPTH = 256  # products of an output from which three products of bfloat16 limbs hold the float32 bound
 COLUMNS, FEW = 64, 16  # columns of all phases: the most for one product, and the most for four positions per product
 SPLIT = 128  # from this many channels on, bulk copies save more time than the limb pass costs (H100)
+LIMBED = "tile.limbs", "tile.columns_limbs", "tile.boxes_limbs", "tile.blocks_limbs"  # x and out may be limbs
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 # Constants of the bounds. Matrix units truncate where they add; three products of limbs are off by up to 255 eps32 of
@@ -92,6 +93,11 @@ def copied(problem) -> str | None:
     """Bulk copies take the rows of x; limbs are padded."""
     unit = {"float32": 1, "tf32": 4}.get(problem.dtype, 8)
     return f"C is {problem.C}, it needs a multiple of {unit}" if problem.C % unit else None
+
+
+def takes_limbs(rung: str, C: int) -> bool:
+    """True if x may be limbs: they have no padding, so they must be as deep as the weights."""
+    return rung in LIMBED and C % block_depth(C, "float32") == 0
 
 
 CPU = (on("cpu", "float32"),)

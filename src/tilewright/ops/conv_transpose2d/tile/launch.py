@@ -37,11 +37,11 @@ class Shape:
 
 
 def shape_for(weights: Packed, shape: tuple[int, ...]) -> Shape:
-    """The shape of the tiles for x of this shape (B, H, W, C), by the rung, its columns and the class.
+    """The shape of the tiles for x of this shape (B, H, W, C), or that of its limbs, by the rung, its columns and the class.
 
     Images that are not whole blocks of positions, or of the depth, are loaded by pointers.
     """
-    images, H, W, C = shape
+    images, H, W, *_, C = shape
     height, width = weights.rows.positions(H), weights.columns.positions(W)
     block, N = block_depth(weights.C, weights.dtype), weights.data.columns
     limbs = weights.dtype == "float32"
@@ -73,7 +73,8 @@ def small_box(positions: int, images: int, height: int, width: int) -> tuple[int
 def convolve(
     x, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = None, *, positions: int = 0, depth: int = 0
 ) -> None:
-    """out (B, OH, OW, O) from x (B, H, W, C) of the class's dtype; contiguous. out is float32 or of a 16-bit dtype.
+    """out (B, OH, OW, O) from x (B, H, W, C) of the class's dtype; contiguous. out is float32 or of a 16-bit dtype. In
+    float32 each may be given as its limbs, bfloat16 (B, H, W, 2, C) and (B, OH, OW, 2, O).
 
     shape: another one than the rung's own, for measurements. positions, depth: override the tile's rows and depth;
     both are powers of two. Another depth may change bits.
@@ -82,7 +83,8 @@ def convolve(
     s = replace(s, BM=positions or s.BM, BK=min(depth or s.BK, s.BK))
     fill_without_taps(out, weights, epilogue)
     target = Target(out, epilogue.bias if epilogue.bias.numel() else None)
-    sizes = Sizes(*out.shape, weights.data.columns, rows.stride, columns.stride, *x.shape[1:])
+    outer, image = (*out.shape[:3], out.shape[-1]), (*x.shape[1:3], x.shape[-1])
+    sizes = Sizes(*outer, weights.data.columns, rows.stride, columns.stride, *image)
     launch = _by_pointers if s.box is None else _by_boxes if weights.data.blocks is None else _by_blocks
     launch(x, weights, target, epilogue.activation, sizes, s)
 
@@ -94,7 +96,7 @@ def _taps_of(data, s: Shape) -> Taps:
 
 def _form(data, activation: str | None, sizes: Sizes) -> Form:
     even = sizes.OH % sizes.s == 0 and sizes.OW % sizes.t == 0
-    return Form(data.ndim - 3, activation, even, sizes.t * sizes.O, whole=data.shape[-1] == sizes.C)
+    return Form(data.ndim - 3, activation, even, sizes.t * sizes.O, data.shape[-1] == sizes.C, sizes.O)
 
 
 def _by_pointers(x, weights: Packed, target: Target, activation, sizes: Sizes, s: Shape) -> None:
@@ -134,8 +136,10 @@ def _by_blocks(x, weights: Packed, target: Target, activation, sizes: Sizes, s: 
 
 
 def _operand(x, data):
-    """x for bulk copies: in two limbs side by side, high then low, if the weights are; otherwise itself, aligned."""
-    if data.ndim == 4:
+    """x for bulk copies: in two limbs side by side, high then low, if the weights are; otherwise itself. Aligned."""
+    if x.ndim == 5:
+        x = x.flatten(3)
+    if x.dtype == data.dtype:
         return x.clone() if x.data_ptr() % ALIGNMENT else x
     pixels, depth = x.shape[:3].numel(), data.shape[-1]
     limbs = x.new_empty((*x.shape[:3], 2 * depth), dtype=data.dtype)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Target(NamedTuple):
-    """Pointers to out (B, OH, OW, O), contiguous, and to the bias (O,), or None."""
+    """Pointers to out (B, OH, OW, O), or its limbs (B, OH, OW, 2, O), contiguous; and to the bias (O,), or None."""
 
     out: Any
     bias: Any
@@ -113,10 +113,12 @@ class BoxTile(NamedTuple):
 class Form(NamedTuple):
     """limbs: 1, or 2 for float32 as two bfloat16 limbs. activation: a name that `gemm.tile.epilogue` knows, or None.
     even: all phases have equally many outputs. run: t * O, a constant, so that the compiler sees which outputs are
-    adjacent. whole: C is as deep as the weights, so loads along the depth need no mask."""
+    adjacent. whole: C is as deep as the weights, so loads along the depth need no mask. O: channels, a constant for the
+    same reason."""
 
     limbs: int
     activation: str | None
     even: bool
     run: int
     whole: bool = True
+    O: int = 0

@@ -9,13 +9,13 @@ from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.problem import OfTiles
 from tilewright.ops.conv_transpose2d.tile.forms import LINE, POSITIONS, block_depth
 from tilewright.ops.core.ladder import Ladder, Rung
-from tilewright.ops.core.needs import amx_tiles, engine, on
+from tilewright.ops.core.needs import amx_tiles, engine, hopper, on
 
 CHANNELS = 16  # with this many, the sums of a Winograd tile cost less than the multiplications they save
 LIMB_DEPTH = 256  # products of an output from which three products of bfloat16 limbs hold the float32 bound
 COLUMNS, FEW = 64, 16  # columns of all phases: the most for one product, and the most for four positions per product
 SPLIT = 128  # from this many channels on, bulk copies save more time than the limb pass costs (H100)
-LIMBED = "tile.limbs", "tile.columns_limbs", "tile.boxes_limbs", "tile.blocks_limbs"  # x and out may be limbs
+LIMBED = "tile.limbs", "tile.columns_limbs", "tile.boxes_limbs", "tile.specialized_limbs", "tile.blocks_limbs"
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 # Constants of the bounds. Matrix units truncate where they add; three products of limbs are off by up to 255 eps32 of
@@ -87,6 +87,12 @@ def many_columns(problem) -> str | None:
 def many_channels(problem) -> str | None:
     """C is large: splitting x into limbs in a pass of its own costs more than bulk copies save for few channels."""
     return None if problem.C >= SPLIT else f"C is {problem.C}; below {SPLIT} tile.columns_limbs is faster"
+
+
+def whole_lines(problem) -> str | None:
+    """A block of the depth is a LINE of limbs."""
+    depth = block_depth(problem.C, problem.dtype)
+    return None if depth == LINE // 2 else f"C is {problem.C}, which is {depth} deep; it needs {LINE // 2}"
 
 
 def copied(problem) -> str | None:
@@ -194,6 +200,12 @@ ladder = Ladder(
          c=LIMBS,
          idea="two bfloat16 limbs: bulk copies of boxes of positions; narrow phases side by side are one product",
          kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_boxes",
+         memory="conv_transpose2d.memory:tile_boxes"),
+    Rung("tile.specialized_limbs", after="tile.boxes_limbs", needs=(*TILE_LIMBS, copied, whole_lines, hopper),
+         slow=(many_columns,), chosen=True, c=LIMBS,
+         idea="two warps copy boxes of limbs in, two warpgroups multiply; a tap of one phase takes its columns only",
+         kernel="conv_transpose2d.tile.launch:convolve", options={"specialized": True},
+         prepare="conv_transpose2d.tile.weights:pack_boxes",
          memory="conv_transpose2d.memory:tile_boxes"),
     Rung("tile.blocks_limbs", after="tile.columns_limbs", needs=(*TILE_LIMBS, copied, few_columns(FEW)),
          slow=(many_channels,), chosen=True, c=LIMBS,

@@ -10,7 +10,9 @@ from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes, phases
 from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, POSITIONS, block_depth
 from tilewright.ops.conv_transpose2d.tile.records import BoxTile, Form, Grid, Pixels, Sizes, Taps, Target, Tile
+from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.gemm.tile.product import split
+from tilewright.ops.gemm.tile.start import describe, hopper_descriptor
 
 CHUNK = 1024  # elements of a row that one program splits into limbs
 ALIGNMENT = 16  # bytes: bulk copies need it of addresses and of rows
@@ -37,7 +39,8 @@ class Shape:
 
 
 def shape_for(weights: Packed, shape: tuple[int, ...]) -> Shape:
-    """The shape of the tiles for x of this shape (B, H, W, C), or that of its limbs, by the rung, its columns and the class.
+    """The shape of the tiles for x of this shape (B, H, W, C) or (B, H, W, 2, C), by the rung, its columns and the
+    class.
 
     Images that are not whole blocks of positions, or of the depth, are loaded by pointers.
     """
@@ -71,13 +74,15 @@ def small_box(positions: int, images: int, height: int, width: int) -> tuple[int
 
 
 def convolve(
-    x, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = None, *, positions: int = 0, depth: int = 0
-) -> None:
+    x, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = None, *, positions: int = 0, depth: int = 0,
+    specialized: bool = False,
+) -> None:  # fmt: skip
     """out (B, OH, OW, O) from x (B, H, W, C) of the class's dtype; contiguous. out is float32 or of a 16-bit dtype. In
     float32 each may be given as its limbs, bfloat16 (B, H, W, 2, C) and (B, OH, OW, 2, O).
 
     shape: another one than the rung's own, for measurements. positions, depth: override the tile's rows and depth;
-    both are powers of two. Another depth may change bits.
+    both are powers of two. Another depth may change bits. specialized: use `hopper.products`, in which warps have
+    different jobs; for weights in boxes.
     """
     rows, columns, s = weights.rows, weights.columns, shape or shape_for(weights, x.shape)
     s = replace(s, BM=positions or s.BM, BK=min(depth or s.BK, s.BK))
@@ -85,7 +90,8 @@ def convolve(
     target = Target(out, epilogue.bias if epilogue.bias.numel() else None)
     outer, image = (*out.shape[:3], out.shape[-1]), (*x.shape[1:3], x.shape[-1])
     sizes = Sizes(*outer, weights.data.columns, rows.stride, columns.stride, *image)
-    launch = _by_pointers if s.box is None else _by_boxes if weights.data.blocks is None else _by_blocks
+    by_copies = _by_warps if specialized else _by_boxes if weights.data.blocks is None else _by_blocks
+    launch = _by_pointers if s.box is None else by_copies
     launch(x, weights, target, epilogue.activation, sizes, s)
 
 
@@ -116,6 +122,31 @@ def _by_boxes(x, weights: Packed, target: Target, activation, sizes: Sizes, s: S
     programs = (-(-sizes.B // images) * grid.high * grid.wide * grid.products * triton.cdiv(sizes.N, s.BN),)
     tile, form = BoxTile(*s.box, s.BN, s.BK), _form(data, activation, sizes)
     boxes.phases[programs](left, right, table, target, sizes, grid, tile, form, **s.options())
+
+
+def _by_warps(x, weights: Packed, target: Target, activation, sizes: Sizes, s: Shape) -> None:
+    from tilewright.ops.conv_transpose2d.tile import hopper
+
+    data, table, (images, high, wide) = weights.data.data, weights.data.table, s.box
+    height, width = weights.rows.positions(sizes.H), weights.columns.positions(sizes.W)
+    left = hopper_descriptor(describe(_operand(x, data), [*s.box, s.BK]))
+    right = hopper_descriptor(describe(data.reshape(2 * sizes.N, -1), [s.BN // 2, s.BK]))
+    grid = Grid(*_taps_of(data, s), -(-height // high), -(-width // wide), len(table))
+    tasks = -(-sizes.B // images) * grid.high * grid.wide * grid.products * triton.cdiv(sizes.N, s.BN)
+    tile, form = BoxTile(*s.box, s.BN, s.BK), _form(data, activation, sizes)
+    options = {"num_warps": 4, "maxnreg": hopper.REGISTERS}
+    hopper.products[(min(multiprocessors(), tasks),)](
+        left, right, table, target, sizes, grid, tile, form, sides_of(weights, s.BN), s.stages, **options
+    )
+
+
+def sides_of(weights: Packed, BN: int) -> tuple[int, int] | None:
+    """Which taps across each half of BN columns has, as `hopper.side_of` takes it."""
+    (least, count), N, O = weights.columns.window, weights.data.columns, weights.O
+    masks = [0, 0]
+    for n in range(N if N > O else 0):  # phases side by side, with taps for the whole window
+        masks[n // (BN // 2)] |= sum(1 << (d - least) for d, _ in weights.columns.taps(n // O))
+    return None if masks in ([0, 0], [2**count - 1] * 2) else (masks[0], masks[1])
 
 
 def _by_blocks(x, weights: Packed, target: Target, activation, sizes: Sizes, s: Shape) -> None:

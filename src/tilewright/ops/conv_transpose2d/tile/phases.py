@@ -75,8 +75,8 @@ def store(totals, target, positions, n, i, l, sizes, form: tl.constexpr):
         column = (k * t + l)[:, None] + (n // O % t)[None, :]
         inside = inside & (row[:, None] + (n // RUN)[None, :] < OH) & (column < OW)
     first = (b.to(tl.int64) * OH + row) * (OW * O) + k * RUN + l * O
-    totals, dtype = activate(totals, ACTIVATION), target.out.dtype.element_ty
-    if form.limbs == 2 and dtype == tl.bfloat16:
+    totals = activate(totals, ACTIVATION)
+    if form.limbs == 2 and target.out.dtype.element_ty == tl.bfloat16:
         pixel = n // RUN * (OW * O) + n % RUN // form.O * form.O
         at = target.out + (2 * first[:, None] + (2 * pixel + n % form.O)[None, :])
         high, low = limbs_of(totals)
@@ -84,7 +84,7 @@ def store(totals, target, positions, n, i, l, sizes, form: tl.constexpr):
         tl.store(at + form.O, low, mask=inside)
     else:
         at = target.out + (first[:, None] + (n // RUN * (OW * O) + n % RUN)[None, :])
-        tl.store(at, totals.to(dtype), mask=inside)
+        tl.store(at, totals.to(target.out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -100,8 +100,9 @@ def phase_of(table, which):
 def phases(x, weights, table, target, sizes, taps, tile: tl.constexpr, form: tl.constexpr):
     """out of all phases. One program per tile of a phase.
 
-    x: pointer to (B, H, W, C) or its limbs. weights: pointer to (N, taps.down, taps.across, taps.deep * BK), or to two of these, the
-    limbs. table: see `phase_of`. target, sizes, taps, tile, form: `records.Target`, `Sizes`, `Taps`, `Tile`, `Form`.
+    x: pointer to (B, H, W, C) or its limbs. weights: pointer to (N, taps.down, taps.across, taps.deep * BK), or to two
+    of these, the limbs. table: see `phase_of`. target, sizes, taps, tile, form: `records.Target`, `Sizes`, `Taps`,
+    `Tile`, `Form`.
     """
     B, N, H, W, C = sizes.B, sizes.N, sizes.H, sizes.W, sizes.C
     BM: tl.constexpr = tile.BM

@@ -52,6 +52,21 @@ class Positions(NamedTuple):
     column: Any
 
 
+class Task(NamedTuple):
+    """A tile of one product. phase: a `Phase`. n: its first column. image, row, column: its first position. u, high:
+    the first of its taps down and how many there are. v, wide: the same across."""
+
+    phase: Any
+    n: Any
+    image: Any
+    row: Any
+    column: Any
+    u: Any
+    high: Any
+    v: Any
+    wide: Any
+
+
 class Taps(NamedTuple):
     """down, across: taps among the weights. deep: blocks of BK in the depth."""
 

@@ -1,0 +1,223 @@
+"""The products of `boxes.phases` in float32 on Hopper, in Gluon: two warps load boxes of x and weights by bulk copies,
+two warpgroups multiply half of a tile's positions each.
+
+One program per multiprocessor computes tile after tile. The loading warps run ahead, also into the next tile, and each
+warpgroup waits only for its own products. So one warpgroup adds and stores sums while the other uses the matrix unit.
+The barriers are those of `gemm.tile.hopper`. Operands are limbs, and sums have the bits of `boxes.phases`.
+"""
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from tilewright.ops.conv_transpose2d.tile import boxes, phases
+from tilewright.ops.conv_transpose2d.tile.records import Task
+from tilewright.ops.gemm.tile.hopper import barriers
+from tilewright.ops.gemm.tile.hopper_ends import HALF_ROWS, activate, copy_in, halves
+from tilewright.ops.gemm.tile.records import Stages
+
+REGISTERS = 168  # per thread, see `gemm.tile.hopper`
+BOTH = gl.constexpr(2)
+
+# Triton functions, compiled again as Gluon
+phase_of, taps_inside = gluon.jit(phases.phase_of.fn), gluon.jit(boxes.taps_inside.fn)
+
+
+@gluon.jit
+def task_of(index, table, sizes, grid, tile: gl.constexpr):
+    """The `records.Task` with this number. All tiles of the phases with most taps come first, so that programs finish
+    at about the same time."""
+    sides = gl.cdiv(sizes.N, tile.BN)
+    tiles = gl.cdiv(sizes.B, tile.images) * grid.high * grid.wide * sides
+    phase, rest = phase_of(table, index // tiles), index % tiles
+    n, spot = rest % sides * tile.BN, rest // sides
+    image, spot = spot // (grid.high * grid.wide) * tile.images, spot % (grid.high * grid.wide)
+    row, column = spot // grid.wide * tile.rows, spot % grid.wide * tile.columns
+    u, high = taps_inside(row, sizes.H, phase.down, phase.above, tile.rows)
+    v, wide = taps_inside(column, sizes.W, phase.across, phase.left, tile.columns)
+    return Task(phase, n, image, row, column, u, high, v, wide)
+
+
+@gluon.jit
+def count_of(sizes, grid, tile: gl.constexpr):
+    """The number of tasks."""
+    return gl.cdiv(sizes.B, tile.images) * grid.high * grid.wide * gl.cdiv(sizes.N, tile.BN) * grid.products
+
+
+@gluon.jit
+def load_pixels(x, buffers, stages, table, sizes, grid, tile: gl.constexpr):
+    """A loading warp: load both limbs of each block of x for each task of this program, in order, once a stage is
+    empty. x: its descriptor. buffers: two boxes for each stage."""
+    STAGES: gl.constexpr = stages.full.type.shape[0]
+    step = 0
+    for index in range(gl.program_id(0), count_of(sizes, grid, tile), gl.num_programs(0)):
+        task = task_of(index, table, sizes, grid, tile)
+        for block in range(task.high * task.wide * grid.deep):
+            tap, p = block // grid.deep, block % grid.deep * tile.BK
+            h = task.row + task.phase.above + task.u + tap // task.wide
+            w = task.column + task.phase.left + task.v + tap % task.wide
+            stage = step % STAGES
+            full = stages.full.index(stage)
+            mbarrier.wait(stages.empty.index(stage), (step // STAGES & 1) ^ 1)
+            mbarrier.expect(full, 2 * x.block_type.nbytes)
+            copy_in(x, [task.image, h, w, p], full, buffers.index(2 * stage))
+            copy_in(x, [task.image, h, w, p + grid.deep * tile.BK], full, buffers.index(2 * stage + 1))
+            step += 1
+
+
+@gluon.jit
+def load_weights(weights, buffers, stages, table, sizes, grid, tile: gl.constexpr, SIDES: gl.constexpr):
+    """As `load_pixels`, for the weights. weights: descriptor of boxes of half the columns. buffers: four for each
+    stage. SIDES: see `side_of`."""
+    STAGES: gl.constexpr = stages.full.type.shape[0]
+    ROWS: gl.constexpr = weights.block_type.shape[0]
+    step = 0
+    for index in range(gl.program_id(0), count_of(sizes, grid, tile), gl.num_programs(0)):
+        task = task_of(index, table, sizes, grid, tile)
+        for block in range(task.high * task.wide * grid.deep):
+            tap, p = block // grid.deep, block % grid.deep * tile.BK
+            u, v = task.u + tap // task.wide, task.v + tap % task.wide
+            q = ((task.phase.top + u) * grid.across + task.phase.side + v) * grid.deep * tile.BK + p
+            stage = step % STAGES
+            full = stages.full.index(stage)
+            mbarrier.wait(stages.empty.index(stage), (step // STAGES & 1) ^ 1)
+            side = side_of(v, SIDES)
+            if side == BOTH:
+                mbarrier.expect(full, 4 * weights.block_type.nbytes)
+                for i in gl.static_range(4):
+                    at = [task.n + i // 2 * sizes.N + i % 2 * ROWS, q]
+                    copy_in(weights, at, full, buffers.index(4 * stage + i))
+            else:
+                mbarrier.expect(full, 2 * weights.block_type.nbytes)
+                for limb in gl.static_range(2):
+                    copy_in(weights, [limb * sizes.N + side * ROWS, q], full, buffers.index(4 * stage + 2 * limb))
+            step += 1
+
+
+@gluon.jit
+def side_of(v, SIDES: gl.constexpr):
+    """Which half of a tile's columns has weights for tap v across: 0, 1 or BOTH. SIDES: the sum of 2**v over the taps
+    of each half, or None if all taps have weights for both."""
+    if SIDES is None:
+        return BOTH
+    else:
+        return gl.where(SIDES[1] >> v & 1 == 0, 0, gl.where(SIDES[0] >> v & 1 == 0, 1, BOTH))
+
+
+@gluon.jit
+def multiply_limbs(pixels, x, weights, high, low):
+    """x (64 positions, 64) by weights (columns, 64), in the order of `phases.products`. Waits for the result. x, high,
+    low: indices of boxes in `pixels` and `weights`."""
+    BN: gl.constexpr = weights.type.shape[1]
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
+    part = gl.zeros((HALF_ROWS, BN), gl.float32, LAYOUT)
+    x_high, x_low = pixels.index(x), pixels.index(x + 2)
+    w_high, w_low = weights.index(high).permute((1, 0)), weights.index(low).permute((1, 0))
+    part = warpgroup_mma(x_high, w_low, part, use_acc=False, is_async=True)
+    part = warpgroup_mma(x_low, w_high, part, is_async=True)
+    part = warpgroup_mma(x_high, w_high, part, is_async=True)
+    return warpgroup_mma_wait(0, deps=(part,))
+
+
+@gluon.jit
+def multiply(stages, wide_tiles, step, task, deep, SIDES: gl.constexpr, HALF: gl.constexpr):
+    """(sums of the left half of the columns, those of the right half, step) for half a tile's positions. step: blocks
+    read so far, also in earlier tiles. wide_tiles: the boxes of weights, two at a time."""
+    BN: gl.constexpr = stages.b_tiles.type.shape[1]
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
+    STAGES: gl.constexpr = stages.full.type.shape[0]
+    left = gl.zeros((HALF_ROWS, BN), gl.float32, LAYOUT)
+    right = gl.zeros((HALF_ROWS, BN), gl.float32, LAYOUT)
+    for block in range(task.high * task.wide * deep):
+        stage = step % STAGES
+        side = side_of(task.v + block // deep % task.wide, SIDES)
+        mbarrier.wait(stages.full.index(stage), step // STAGES & 1)
+        if side == BOTH:
+            both = multiply_limbs(stages.a_tiles, 4 * stage + HALF, wide_tiles, 2 * stage, 2 * stage + 1)
+            mbarrier.arrive(stages.empty.index(stage))
+            one, other = halves(both)
+            left += gl.convert_layout(one, LAYOUT, assert_trivial=True)
+            right += gl.convert_layout(other, LAYOUT, assert_trivial=True)
+        else:
+            single = multiply_limbs(stages.a_tiles, 4 * stage + HALF, stages.b_tiles, 4 * stage, 4 * stage + 2)
+            mbarrier.arrive(stages.empty.index(stage))
+            if side == 0:
+                left += single
+            else:
+                right += single
+        step += 1
+    return left, right, step
+
+
+@gluon.jit
+def multiply_tiles(
+    stages, wide_tiles, table, target, sizes, grid, tile: gl.constexpr, form: gl.constexpr, SIDES: gl.constexpr,
+    HALF: gl.constexpr,
+):  # fmt: skip
+    """A multiplying warpgroup: compute and store half of each tile of this program."""
+    step = 0
+    for index in range(gl.program_id(0), count_of(sizes, grid, tile), gl.num_programs(0)):
+        task = task_of(index, table, sizes, grid, tile)
+        left, right, step = multiply(stages, wide_tiles, step, task, grid.deep, SIDES, HALF)
+        store(left, target, task, 0, sizes, tile, form, HALF)
+        store(right, target, task, tile.BN // 2, sizes, tile, form, HALF)
+
+
+@gluon.jit
+def store(totals, target, task, shift, sizes, tile: gl.constexpr, form: gl.constexpr, HALF: gl.constexpr):
+    """As `phases.store`, from the registers of the products: a thread has pairs of adjacent channels."""
+    LAYOUT: gl.constexpr = totals.type.layout
+    ACTIVATION: gl.constexpr = form.activation
+    OH, OW, O, N, s, t, run = sizes.OH, sizes.OW, sizes.O, sizes.N, sizes.s, sizes.t, form.run
+    m = HALF * HALF_ROWS + gl.arange(0, HALF_ROWS, gl.SliceLayout(1, LAYOUT))[:, None]
+    n = task.n + shift + gl.arange(0, totals.type.shape[1], gl.SliceLayout(0, LAYOUT))[None, :]
+    b, j = task.image + m // (tile.rows * tile.columns), task.row + m // tile.columns % tile.rows
+    k = task.column + m % tile.columns
+    if target.bias is not None:
+        totals += gl.load(target.bias + n % form.O, mask=n < N, other=0.0).to(gl.float32)
+    row, pixel = j * s + task.phase.i, k * t + task.phase.l
+    inside = (b < sizes.B) & (j * s < OH) & (k * t < OW) & (n < N)
+    if not form.even:
+        inside = inside & (row + n // run < OH) & (pixel + n // form.O % t < OW)
+    first = (b.to(gl.int64) * OH + row) * OW + pixel
+    after = n // run * OW + n % run // form.O
+    totals = activate(totals, ACTIVATION)
+    if target.out.dtype.element_ty == gl.bfloat16:
+        at = target.out + 2 * first * O + (2 * after * O + n % form.O)
+        high = totals.to(gl.bfloat16)
+        gl.store(at, high, mask=inside)
+        gl.store(at + form.O, (totals - high.to(gl.float32)).to(gl.bfloat16), mask=inside)
+    else:
+        gl.store(target.out + first * O + (after * O + n % form.O), totals, mask=inside)
+
+
+@gluon.jit(do_not_specialize=["sizes", "grid"])
+def products(
+    x, weights, table, target, sizes, grid, tile: gl.constexpr, form: gl.constexpr, SIDES: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """out as in `boxes.phases`, with its arguments. Boxes of x have 128 positions."""
+    PIXELS: gl.constexpr = [STAGES * 2] + x.block_type.shape
+    COLUMNS: gl.constexpr = [STAGES * 4] + weights.block_type.shape
+    FLAT: gl.constexpr = gl.NVMMASharedLayout(x.layout.swizzle_byte_width, 16, 2)
+    pixels = gl.allocate_shared_memory(x.dtype, PIXELS, x.layout)
+    columns = gl.allocate_shared_memory(weights.dtype, COLUMNS, weights.layout)
+    wide = columns._reinterpret(weights.dtype, [STAGES * 2, tile.BN, tile.BK], weights.layout)
+    rows = pixels._reinterpret(x.dtype, [STAGES * 4, HALF_ROWS, tile.BK], FLAT)
+    stages = Stages(rows, columns, barriers(STAGES, 2), barriers(STAGES, 2))
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (multiply_tiles, (stages, wide, table, target, sizes, grid, tile, form, SIDES, 0)),
+            (multiply_tiles, (stages, wide, table, target, sizes, grid, tile, form, SIDES, 1)),
+            (load_pixels, (x, pixels, stages, table, sizes, grid, tile)),
+            (load_weights, (weights, columns, stages, table, sizes, grid, tile, SIDES)),
+        ],
+        [4, 1, 1],
+        [240, 24, 24],
+    )

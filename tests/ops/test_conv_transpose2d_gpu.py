@@ -73,7 +73,7 @@ def fitting(rung, dtype):
         case = replace(case, dtype=dtype, device="cuda")
         if "limbs" in rung.name and rung.refuses(case.problem):
             taps = np.prod([-(-K // s) for K, s in zip(case.K, case.stride, strict=True)])
-            case = replace(case, C=-(-LIMB_DEPTH // int(taps)))
+            case = replace(case, C=max(-(-LIMB_DEPTH // int(taps)), 40 if "specialized" in rung.name else 0))
         elif rung.name in ("tile.boxes", "tile.blocks"):
             case = replace(case, C=-(-case.C // 8) * 8)
         yield case, rarely
@@ -148,7 +148,7 @@ CHAINED = [
     Case(1, 2, 2, 256, 1, (3, 3), (4, 4), NONE),  # phases without a tap
     Case(9, 4, 6, 128, 16, bias=True, activation="gelu"),
     Case(3, 6, 4, 128, 64, bias=True),  # boxes: two phases side by side
-    Case(2, 2, 3, 64, 130, (2, 3)),
+    Case(2, 2, 3, 128, 130, (2, 3)),
 ]
 
 

@@ -11,6 +11,7 @@ LEAST = 16  # elements that a matrix unit takes along each axis
 WIDE = 128  # columns of a tile: adjacent phases that fit in it are one product
 WASTE = 1.25  # products that such a product may take per product of its taps; the rest are by zeros
 POSITIONS = 64  # of a tile of one product for all phases in float32: measured on an H100, docs/lab/conv_transpose2d.md
+SMALL = 256  # positions of an image up to which a tile holds one position of many images
 GROUP = 2  # positions of a block along each axis
 
 

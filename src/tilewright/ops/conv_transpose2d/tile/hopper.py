@@ -170,30 +170,42 @@ def multiply_tiles(
 
 @gluon.jit
 def store(totals, target, task, shift, sizes, tile: gl.constexpr, form: gl.constexpr, HALF: gl.constexpr):
-    """As `phases.store`, from the registers of the products: a thread has pairs of adjacent channels."""
+    """Finish sums (64 positions, columns from `shift` on) and write them or their limbs, as `phases.store` does."""
     LAYOUT: gl.constexpr = totals.type.layout
     ACTIVATION: gl.constexpr = form.activation
-    OH, OW, O, N, s, t, run = sizes.OH, sizes.OW, sizes.O, sizes.N, sizes.s, sizes.t, form.run
+    COLUMNS: gl.constexpr = totals.type.shape[1]
+    if target.bias is not None:
+        n = task.n + shift + gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))[None, :]
+        totals += gl.load(target.bias + n % form.O, mask=n < sizes.N, other=0.0).to(gl.float32)
+    totals = activate(totals, ACTIVATION)
+    if target.out.dtype.element_ty == gl.bfloat16:  # 16 bytes per thread: pairs of limbs would be half of a sector
+        LINES: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
+        high = totals.to(gl.bfloat16)
+        low = (totals - high.to(gl.float32)).to(gl.bfloat16)
+        write(gl.convert_layout(high, LINES), target.out, task, shift, sizes, tile, form, HALF, 2)
+        write(gl.convert_layout(low, LINES), target.out + form.O, task, shift, sizes, tile, form, HALF, 2)
+    else:
+        write(totals, target.out, task, shift, sizes, tile, form, HALF, 1)
+
+
+@gluon.jit
+def write(
+    results, out, task, shift, sizes, tile: gl.constexpr, form: gl.constexpr, HALF: gl.constexpr, LIMBS: gl.constexpr
+):
+    """Store results (64 positions, columns from `shift` on) to out, whose pixels have LIMBS times O elements."""
+    LAYOUT: gl.constexpr = results.type.layout
+    OH, OW, s, t, run = sizes.OH, sizes.OW, sizes.s, sizes.t, form.run
     m = HALF * HALF_ROWS + gl.arange(0, HALF_ROWS, gl.SliceLayout(1, LAYOUT))[:, None]
-    n = task.n + shift + gl.arange(0, totals.type.shape[1], gl.SliceLayout(0, LAYOUT))[None, :]
+    n = task.n + shift + gl.arange(0, results.type.shape[1], gl.SliceLayout(0, LAYOUT))[None, :]
     b, j = task.image + m // (tile.rows * tile.columns), task.row + m // tile.columns % tile.rows
     k = task.column + m % tile.columns
-    if target.bias is not None:
-        totals += gl.load(target.bias + n % form.O, mask=n < N, other=0.0).to(gl.float32)
-    row, pixel = j * s + task.phase.i, k * t + task.phase.l
-    inside = (b < sizes.B) & (j * s < OH) & (k * t < OW) & (n < N)
+    row, column = j * s + task.phase.i, k * t + task.phase.l
+    inside = (b < sizes.B) & (j * s < OH) & (k * t < OW) & (n < sizes.N)
     if not form.even:
-        inside = inside & (row + n // run < OH) & (pixel + n // form.O % t < OW)
-    first = (b.to(gl.int64) * OH + row) * OW + pixel
+        inside = inside & (row + n // run < OH) & (column + n // form.O % t < OW)
+    first = (b.to(gl.int64) * OH + row) * OW + column
     after = n // run * OW + n % run // form.O
-    totals = activate(totals, ACTIVATION)
-    if target.out.dtype.element_ty == gl.bfloat16:
-        at = target.out + 2 * first * O + (2 * after * O + n % form.O)
-        high = totals.to(gl.bfloat16)
-        gl.store(at, high, mask=inside)
-        gl.store(at + form.O, (totals - high.to(gl.float32)).to(gl.bfloat16), mask=inside)
-    else:
-        gl.store(target.out + first * O + (after * O + n % form.O), totals, mask=inside)
+    gl.store(out + LIMBS * form.O * first + (LIMBS * form.O * after + n % form.O), results, mask=inside)
 
 
 @gluon.jit(do_not_specialize=["sizes", "grid"])

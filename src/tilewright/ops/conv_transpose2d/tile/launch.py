@@ -8,13 +8,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilewright.ops.conv_transpose2d.fill import fill_without_taps
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes, phases
-from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, POSITIONS, block_depth
+from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, POSITIONS, SMALL, block_depth
 from tilewright.ops.conv_transpose2d.tile.records import BoxTile, Form, Grid, Pixels, Sizes, Taps, Target, Tile
 from tilewright.ops.core.gpu.tensors import multiprocessors
-from tilewright.ops.gemm.tile.product import split
 from tilewright.ops.gemm.tile.start import describe, hopper_descriptor
 
-CHUNK = 1024  # elements of a row that one program splits into limbs
+CHUNK = 4096  # elements that one program splits into limbs
 ALIGNMENT = 16  # bytes: bulk copies need it of addresses and of rows
 
 
@@ -68,7 +67,7 @@ def box_for(positions: int, height: int, width: int) -> tuple[int, int, int]:
 
 def small_box(positions: int, images: int, height: int, width: int) -> tuple[int, int, int]:
     """As `box_for`, but one position of each image if the images are many and small: a tap outside them is skipped."""
-    if height * width <= positions <= images:
+    if height * width <= SMALL and positions <= images:
         return positions, 1, 1
     return box_for(positions, height, width)
 
@@ -174,5 +173,7 @@ def _operand(x, data):
         return x.clone() if x.data_ptr() % ALIGNMENT else x
     pixels, depth = x.shape[:3].numel(), data.shape[-1]
     limbs = x.new_empty((*x.shape[:3], 2 * depth), dtype=data.dtype)
-    split[(pixels, triton.cdiv(depth, CHUNK))](x, limbs, (x.shape[3], depth), CHUNK)
+    width = min(CHUNK, triton.next_power_of_2(depth))
+    grid = triton.cdiv(pixels, CHUNK // width), triton.cdiv(depth, width)
+    phases.split[grid](x, limbs, (pixels, x.shape[3], depth), CHUNK // width, width)
     return limbs

@@ -41,6 +41,19 @@ def limbs_of(tile):
     return high, (tile - high.to(tl.float32)).to(tl.bfloat16)
 
 
+@triton.jit(do_not_specialize=["shape"])
+def split(x, limbs, shape, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """limbs (pixels, 2 depth) bfloat16: high and low limbs of x (pixels, C) float32, zeros beyond C. shape: (pixels, C,
+    depth). One program per ROWS pixels and BLOCK channels."""
+    pixels, C, depth = shape
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    high, low = limbs_of(tl.load(x + row * C + c, mask=(row < pixels) & (c < C), other=0.0))
+    inside = (row < pixels) & (c < depth)
+    tl.store(limbs + row * (2 * depth) + c, high, mask=inside)
+    tl.store(limbs + row * (2 * depth) + depth + c, low, mask=inside)
+
+
 @triton.jit
 def load_pixels(x, pixel, q, inside, C, depth, form: tl.constexpr):
     """Elements q of these pixels, zeros outside: a tile, or its two limbs if form.limbs is 2. x: pointer to pixels of C

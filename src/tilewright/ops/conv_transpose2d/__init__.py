@@ -16,6 +16,7 @@ from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.problem import ACTIVATIONS, DEVICE_DTYPES, DTYPES, Problem
 from tilewright.ops.core.arguments import HOST, Arguments, arguments_of
 from tilewright.ops.core.arrays import T, Tensor, one_of
+from tilewright.ops.core.ladder import Rung
 
 __all__ = ["Packed", "Problem", "conv_transpose2d", "ladder", "prepare"]
 
@@ -86,22 +87,18 @@ def conv_transpose2d(
     array = arguments.take(OP, "x", x)
     one_of(OP, "activation", activation, ACTIVATIONS)
     packed = _packed(arguments, array, weights, stride, padding, dtype)
-    O, C, rows, columns = packed.O, packed.C, packed.rows, packed.columns
+    O = packed.O
     _check_x(arguments, array, packed)
     bias = None if bias is None else arguments.take(OP, "bias", bias)
     if bias is not None and tuple(bias.shape) != (O,):
         raise UsageError(f"{OP}: bias has shape {tuple(bias.shape)}; {(O,)} is wanted, one element per output channel")
     arguments.same_device(OP, "x", array, bias=bias)
-    B, H, W = array.shape[:3]
-    shape = (B, *output_size(rows, columns, H, W), O)
+    shape: tuple[int, ...] = (len(array), *output_size(packed.rows, packed.columns, *array.shape[1:3]), O)
+    kinds = arguments.results_in(packed.dtype)
     if packed.writes_limbs and getattr(out, "ndim", 4) == 5:
-        result = arguments.result(OP, out, (*shape[:3], 2, O), array, ("bfloat16",))
-    else:
-        result = arguments.result(OP, out, shape, array, arguments.results_in(packed.dtype))
-    rung = ladder.choose(Problem(O, C, rows, columns, packed.dtype, arguments.device))
-    if rung.name != packed.rung:
-        prepared = f"weights was prepared for rung {packed.rung}, and {rung.name} is chosen now"
-        raise UsageError(f"{OP}: {prepared}: prepare it again")
+        shape, kinds = (*shape[:3], 2, O), ("bfloat16",)
+    result = arguments.result(OP, out, shape, array, kinds)
+    rung = _rung(arguments, packed)
     if 0 in shape:
         return arguments.finish(x, result, result)
     epilogue = Epilogue(arguments.plain(bias, array), activation)
@@ -109,11 +106,19 @@ def conv_transpose2d(
         target = result if out is None else arguments.target(result, array, epilogue.bias, *packed.arrays())
         if arguments is HOST and target.strides[3] != target.itemsize:  # kernels write whole vectors of channels
             target = np.empty(shape, np.float32)
-        given = array.contiguous() if array.ndim == 5 else arguments.contiguous(array, packed.dtype)
-        rung.run(given, packed, target, epilogue)
+        rung.run(array if array.ndim == 5 else arguments.contiguous(array, packed.dtype), packed, target, epilogue)
     except MemoryError as error:
         raise ResourceError(f"{OP}: memory does not hold what x {tuple(array.shape)} needs: {error}") from error
     return arguments.finish(x, result, target)
+
+
+def _rung(arguments: Arguments, weights: Packed) -> Rung:
+    """The rung that runs. Raises UsageError if weights was prepared for another one."""
+    rung = ladder.choose(Problem(weights.O, weights.C, weights.rows, weights.columns, weights.dtype, arguments.device))
+    if rung.name != weights.rung:
+        prepared = f"weights was prepared for rung {weights.rung}, and {rung.name} is chosen now"
+        raise UsageError(f"{OP}: {prepared}: prepare it again")
+    return rung
 
 
 def _check_x(arguments: Arguments, x, weights: Packed) -> None:

@@ -14,7 +14,7 @@ from tilewright.ops.core.needs import amx_tiles, engine, hopper, on
 CHANNELS = 16  # with this many, the sums of a Winograd tile cost less than the multiplications they save
 LIMB_DEPTH = 256  # products of an output from which three products of bfloat16 limbs hold the float32 bound
 COLUMNS, FEW = 64, 16  # columns of all phases: the most for one product, and the most for four positions per product
-SPLIT = 128  # from this many channels on, bulk copies save more time than the limb pass costs (H100)
+SPLIT = 64  # from this many channels on, blocks of positions are faster if x is given in limbs (H100)
 LIMBED = "tile.limbs", "tile.columns_limbs", "tile.boxes_limbs", "tile.specialized_limbs", "tile.blocks_limbs"
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
@@ -85,7 +85,7 @@ def many_columns(problem) -> str | None:
 
 
 def many_channels(problem) -> str | None:
-    """C is large: splitting x into limbs in a pass of its own costs more than bulk copies save for few channels."""
+    """C is at least SPLIT: for few channels bulk copies save little, and a pass that splits x costs more."""
     return None if problem.C >= SPLIT else f"C is {problem.C}; below {SPLIT} tile.columns_limbs is faster"
 
 

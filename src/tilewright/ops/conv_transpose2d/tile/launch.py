@@ -9,7 +9,7 @@ from tilewright.ops.conv_transpose2d.fill import fill_without_taps
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes, phases
 from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, POSITIONS, SMALL, block_depth
-from tilewright.ops.conv_transpose2d.tile.records import BoxTile, Form, Grid, Pixels, Sizes, Taps, Target, Tile
+from tilewright.ops.conv_transpose2d.tile.records import BoxTile, Form, Grid, Pixels, Sides, Sizes, Taps, Target, Tile
 from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.gemm.tile.start import describe, hopper_descriptor
 
@@ -76,7 +76,7 @@ def convolve(
     x, weights: Packed, out, epilogue: Epilogue, shape: Shape | None = None, *, positions: int = 0, depth: int = 0,
     specialized: bool = False,
 ) -> None:  # fmt: skip
-    """out (B, OH, OW, O) from x (B, H, W, C) of the class's dtype; contiguous. out is float32 or of a 16-bit dtype. In
+    """out (B, OH, OW, O) from x (B, H, W, C) of the class's dtype. out is contiguous, float32 or of a 16-bit dtype. In
     float32 each may be given as its limbs, bfloat16 (B, H, W, 2, C) and (B, OH, OW, 2, O).
 
     shape: another one than the rung's own, for measurements. positions, depth: override the tile's rows and depth;
@@ -84,7 +84,7 @@ def convolve(
     different jobs; for weights in boxes.
     """
     rows, columns, s = weights.rows, weights.columns, shape or shape_for(weights, x.shape)
-    s = replace(s, BM=positions or s.BM, BK=min(depth or s.BK, s.BK))
+    x, s = x.contiguous(), replace(s, BM=positions or s.BM, BK=min(depth or s.BK, s.BK))
     fill_without_taps(out, weights, epilogue)
     target = Target(out, epilogue.bias if epilogue.bias.numel() else None)
     outer, image = (*out.shape[:3], out.shape[-1]), (*x.shape[1:3], x.shape[-1])
@@ -132,20 +132,19 @@ def _by_warps(x, weights: Packed, target: Target, activation, sizes: Sizes, s: S
     right = hopper_descriptor(describe(data.reshape(2 * sizes.N, -1), [s.BN // 2, s.BK]))
     grid = Grid(*_taps_of(data, s), -(-height // high), -(-width // wide), len(table))
     tasks = -(-sizes.B // images) * grid.high * grid.wide * grid.products * triton.cdiv(sizes.N, s.BN)
-    tile, form = BoxTile(*s.box, s.BN, s.BK), _form(data, activation, sizes)
-    options = {"num_warps": 4, "maxnreg": hopper.REGISTERS}
-    hopper.products[(min(multiprocessors(), tasks),)](
-        left, right, table, target, sizes, grid, tile, form, sides_of(weights, s.BN), s.stages, **options
-    )
+    tile = BoxTile(*s.box, s.BN, s.BK, stages=s.stages)
+    form = _form(data, activation, sizes)._replace(sides=sides_of(weights, s.BN))
+    programs, options = (min(multiprocessors(), tasks),), {"num_warps": 4, "maxnreg": hopper.REGISTERS}
+    hopper.products[programs](left, right, table, target, sizes, grid, tile, form, **options)
 
 
-def sides_of(weights: Packed, BN: int) -> tuple[int, int] | None:
-    """Which taps across each half of BN columns has, as `hopper.side_of` takes it."""
+def sides_of(weights: Packed, BN: int) -> Sides | None:
+    """Which taps across each half of BN columns has; None if both have all."""
     (least, count), N, O = weights.columns.window, weights.data.columns, weights.O
     masks = [0, 0]
     for n in range(N if N > O else 0):  # phases side by side, with taps for the whole window
         masks[n // (BN // 2)] |= sum(1 << (d - least) for d, _ in weights.columns.taps(n // O))
-    return None if masks in ([0, 0], [2**count - 1] * 2) else (masks[0], masks[1])
+    return None if masks in ([0, 0], [2**count - 1] * 2) else Sides(*masks)
 
 
 def _by_blocks(x, weights: Packed, target: Target, activation, sizes: Sizes, s: Shape) -> None:

@@ -52,6 +52,15 @@ class Positions(NamedTuple):
     column: Any
 
 
+class Job(NamedTuple):
+    """Arguments of `hopper.products` that most of its warps need."""
+
+    table: Any
+    target: Any
+    sizes: Any
+    grid: Any
+
+
 class Task(NamedTuple):
     """A tile of one product. phase: a `Phase`. n: its first column. image, row, column: its first position. u, high:
     the first of its taps down and how many there are. v, wide: the same across."""
@@ -115,7 +124,8 @@ class Tile(NamedTuple):
 
 class BoxTile(NamedTuple):
     """images, rows, columns: positions of a box; their product is BM. BN: columns of the product. BK: depth that is
-    loaded at a time. G: positions of a block along each axis, 1 without blocks."""
+    loaded at a time. G: positions of a block along each axis, 1 without blocks. stages: blocks of the depth in flight
+    (Hopper)."""
 
     images: int
     rows: int
@@ -123,13 +133,21 @@ class BoxTile(NamedTuple):
     BN: int
     BK: int
     G: int = 1
+    stages: int = 0
+
+
+class Sides(NamedTuple):
+    """The taps across for which each half of a tile's columns has weights: sums of 2**v."""
+
+    left: int
+    right: int
 
 
 class Form(NamedTuple):
     """limbs: 1, or 2 for float32 as two bfloat16 limbs. activation: a name that `gemm.tile.epilogue` knows, or None.
     even: all phases have equally many outputs. run: t * O, a constant, so that the compiler sees which outputs are
     adjacent. whole: C is as deep as the weights, so loads along the depth need no mask. O: channels, a constant for the
-    same reason."""
+    same reason. sides: None if all columns have weights for all taps (Hopper)."""
 
     limbs: int
     activation: str | None
@@ -137,3 +155,4 @@ class Form(NamedTuple):
     run: int
     whole: bool = True
     O: int = 0
+    sides: Sides | None = None

@@ -146,17 +146,17 @@ def split(x):
 
 
 CHAINED = [
-    Case(2, 4, 4, 64, 4, bias=True, activation="relu"),
-    Case(1, 3, 2, 32, 3, padding=((1, 1), (0, 2)), bias=True, activation="gelu_tanh"),
+    Case(1, 4, 4, 64, 4, bias=True, activation="relu"),
+    Case(1, 3, 2, 32, 3, padding=((1, 1), (0, 2)), bias=True, activation="gelu"),
     Case(1, 3, 5, 64, 3, bias=True, activation="tanh"),
     Case(1, 2, 2, 256, 1, (3, 3), (4, 4), NONE),  # phases without a tap
-    Case(9, 4, 6, 128, 16, bias=True, activation="gelu"),
+    Case(9, 4, 6, 128, 16, bias=True, activation="gelu_tanh"),  # a result is a product: its limbs are of what is stored
     Case(3, 6, 4, 128, 64, bias=True),  # boxes: two phases side by side
     Case(2, 2, 3, 128, 130, (2, 3)),
 ]
 
 
-@pytest.mark.parametrize("case", CHAINED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CHAINED if ON_GPU else CHAINED[:4], ids=lambda case: case.name)
 @pytest.mark.parametrize("rung", LIMBED)
 def test_limbs_of_x_and_of_the_result_have_the_same_bits(rung, case, rng):
     case = replace(case, device="cuda")

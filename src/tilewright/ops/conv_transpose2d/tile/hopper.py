@@ -25,7 +25,8 @@ REGISTERS = 168  # per thread, see `gemm.tile.hopper`
 BOTH = gl.constexpr(2)
 
 # Triton functions, compiled again as Gluon
-phase_of, taps_inside = gluon.jit(phases.phase_of.fn), gluon.jit(boxes.taps_inside.fn)
+phase_of, rest_of = gluon.jit(phases.phase_of.fn), gluon.jit(phases.rest_of.fn)
+taps_inside = gluon.jit(boxes.taps_inside.fn)
 
 
 @gluon.jit
@@ -185,7 +186,7 @@ def store(totals, job, task, shift, tile: gl.constexpr, form: gl.constexpr, HALF
     if target.out.dtype.element_ty == gl.bfloat16:  # 16 bytes per thread: pairs of limbs would be half of a sector
         LINES: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
         high = totals.to(gl.bfloat16)
-        low = (totals - high.to(gl.float32)).to(gl.bfloat16)
+        low = rest_of(totals, high).to(gl.bfloat16)
         write(gl.convert_layout(high, LINES), target.out, task, shift, sizes, tile, form, HALF)
         write(gl.convert_layout(low, LINES), target.out + form.O, task, shift, sizes, tile, form, HALF)
     else:

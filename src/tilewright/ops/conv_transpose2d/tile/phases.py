@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.conv_transpose2d.tile.records import Phase, Positions
-from tilewright.ops.gemm.tile.epilogue import activate
+from tilewright.ops.gemm.tile.epilogue import INTERPRETED, activate
 
 
 @triton.jit
@@ -39,6 +39,16 @@ def limbs_of(tile):
     """(high, low): the bfloat16 limbs of a float32 tile."""
     high = tile.to(tl.bfloat16)
     return high, (tile - high.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def rest_of(x, high):
+    """x - high in float32. x is rounded before, also if it is a product: a fused multiply-add would not round it."""
+    if INTERPRETED:
+        return x - high.to(tl.float32)
+    else:
+        operands = [x, high.to(tl.float32)]
+        return tl.inline_asm_elementwise("sub.rn.f32 $0, $1, $2;", "=f,f,f", operands, tl.float32, True, 1)
 
 
 @triton.jit(do_not_specialize=["shape"])
@@ -92,9 +102,9 @@ def store(totals, target, positions, n, i, l, sizes, form: tl.constexpr):
     if form.limbs == 2 and target.out.dtype.element_ty == tl.bfloat16:
         pixel = n // RUN * (OW * O) + n % RUN // form.O * form.O
         at = target.out + (2 * first[:, None] + (2 * pixel + n % form.O)[None, :])
-        high, low = limbs_of(totals)
+        high = totals.to(tl.bfloat16)
         tl.store(at, high, mask=inside)
-        tl.store(at + form.O, low, mask=inside)
+        tl.store(at + form.O, rest_of(totals, high).to(tl.bfloat16), mask=inside)
     else:
         at = target.out + (first[:, None] + (n // RUN * (OW * O) + n % RUN)[None, :])
         tl.store(at, totals.to(target.out.dtype.element_ty), mask=inside)

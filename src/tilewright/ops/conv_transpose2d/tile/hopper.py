@@ -98,12 +98,8 @@ def load_weights(weights, buffers, stages, job, tile: gl.constexpr, form: gl.con
             else:
                 mbarrier.expect(full, 2 * weights.block_type.nbytes)
                 for limb in gl.static_range(2):
-                    copy_in(
-                        weights,
-                        [task.n + limb * job.sizes.N + side * ROWS, q],
-                        full,
-                        buffers.index(4 * stage + 2 * limb),
-                    )
+                    row = task.n + limb * job.sizes.N + side * ROWS
+                    copy_in(weights, [row, q], full, buffers.index(4 * stage + 2 * limb))
             step += 1
 
 

@@ -7,13 +7,14 @@ both axes and the accuracy class; `Packed.data` is what it returns.
 
 from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.problem import OfTiles
-from tilewright.ops.conv_transpose2d.tile.forms import LINE, POSITIONS
+from tilewright.ops.conv_transpose2d.tile.forms import LINE, PIXELS, POSITIONS, line_depth, rolling_columns
 from tilewright.ops.core.ladder import Ladder, Rung
-from tilewright.ops.core.needs import amx_tiles, engine, on
+from tilewright.ops.core.needs import amx_tiles, engine, hopper, on
 
 CHANNELS = 16  # with this many, the sums of a Winograd tile cost less than the multiplications they save
 LIMB_DEPTH = 256  # products of an output from which three products of bfloat16 limbs hold the float32 bound
 COLUMNS, FEW = 64, 16  # columns of all phases: the most for one product, and the most for four positions per product
+ROLLED = 128  # channels with which tile.rolling's weights and some rows of x fit in shared memory
 SPLIT = 128  # from this many channels on, bulk copies save more time than the limb pass costs (H100)
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
@@ -92,6 +93,18 @@ def copied(problem) -> str | None:
     """Bulk copies take the rows of x; limbs are padded."""
     unit = {"float32": 1, "tf32": 4}.get(problem.dtype, 8)
     return f"C is {problem.C}, it needs a multiple of {unit}" if problem.C % unit else None
+
+
+def rolled(problem) -> str | None:
+    """The sizes that tile.rolling is written for."""
+    rows, columns, unit = problem.rows, problem.columns, line_depth(problem.dtype)
+    if (rows.stride, columns.stride) != (2, 2) or columns.window[1] > PIXELS - 1:
+        window = columns.window[1]
+        return f"strides are {rows.stride} and {columns.stride}, the window {window}; it takes 2 and 2, and up to 3"
+    if problem.C % unit or problem.C > ROLLED:
+        return f"C is {problem.C}, it takes multiples of {unit} up to {ROLLED}"
+    wide = rolling_columns(rows.K, problem.O)
+    return None if wide <= COLUMNS else f"a row of x has {wide} columns, it takes up to {COLUMNS}"
 
 
 CPU = (on("cpu", "float32"),)
@@ -175,6 +188,10 @@ ladder = Ladder(
          idea="bulk copies; the columns belong to 2 x 2 positions at once",
          kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_blocks",
          memory="conv_transpose2d.memory:tile_blocks"),
+    Rung("tile.rolling", after="tile.blocks", needs=(*TILE, hopper, rolled), chosen=True, c=TRUNCATED,
+         idea="each row of x is multiplied once; unfinished rows of outputs stay in registers",
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_rolling",
+         memory="conv_transpose2d.memory:tile_rolling"),
     Rung("tile.limbs", after="tile.phases", needs=TILE_LIMBS, chosen=True, c=LIMBS,
          idea="two bfloat16 limbs: matrix units: all phases in one launch, rows of positions by one load per tap",
          kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_phases",
@@ -194,4 +211,8 @@ ladder = Ladder(
          idea="two bfloat16 limbs: bulk copies; the columns belong to 2 x 2 positions at once",
          kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_blocks",
          memory="conv_transpose2d.memory:tile_blocks"),
+    Rung("tile.rolling_limbs", after="tile.blocks_limbs", needs=(*TILE_LIMBS, hopper, rolled), chosen=True, c=LIMBS,
+         idea="two bfloat16 limbs: each row of x is multiplied once; unfinished rows of outputs stay in registers",
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_rolling",
+         memory="conv_transpose2d.memory:tile_rolling"),
 )

@@ -8,12 +8,29 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilewright.ops.conv_transpose2d.fill import fill_without_taps
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes, phases
-from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, POSITIONS, block_depth
-from tilewright.ops.conv_transpose2d.tile.records import BoxTile, Form, Grid, Pixels, Sizes, Taps, Target, Tile
+from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, LINE, POSITIONS, block_depth, rolling_columns
+from tilewright.ops.conv_transpose2d.tile.records import (
+    BLOCKS,
+    IMAGES,
+    BoxTile,
+    Form,
+    Grid,
+    Pixels,
+    Rolling,
+    Sizes,
+    Taps,
+    Target,
+    Tile,
+    Walk,
+)
+from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.gemm.tile.product import split
+from tilewright.ops.gemm.tile.start import describe, hopper_descriptor, special, start
 
 CHUNK = 1024  # elements of a row that one program splits into limbs
 ALIGNMENT = 16  # bytes: bulk copies need it of addresses and of rows
+SHARED = 227 << 10  # bytes of shared memory of a multiprocessor for programs
+REGISTERS = 128  # per thread of two programs of 256
 
 
 @dataclass(frozen=True)
@@ -51,7 +68,7 @@ def shape_for(weights: Packed, shape: tuple[int, ...]) -> Shape:
         BM = 128 if limbs else 256
         return Shape(BM, 128 if N > 64 else 64, block, 3, 8, small_box(BM, images, height, width))
     BN = min(128, max(LEAST, triton.next_power_of_2(N)))
-    if weights.data.form == "columns" and limbs:
+    if weights.data.form in ("columns", "rolling") and limbs:
         return Shape(POSITIONS, BN, block, 3, 4)
     return Shape(128, BN, min(block, 32) if limbs else block, 3, 8 if BN == 128 else 4)
 
@@ -78,6 +95,9 @@ def convolve(
     shape: another one than the rung's own, for measurements. positions, depth: override the tile's rows and depth;
     both are powers of two. Another depth may change bits.
     """
+    if weights.data.form == "rolling" and x.shape[2] % GROUP == 0:
+        _rolling(x, weights, out, epilogue)
+        return
     rows, columns, s = weights.rows, weights.columns, shape or shape_for(weights, x.shape)
     s = replace(s, BM=positions or s.BM, BK=min(depth or s.BK, s.BK))
     fill_without_taps(out, weights, epilogue)
@@ -131,6 +151,40 @@ def _by_blocks(x, weights: Packed, target: Target, activation, sizes: Sizes, s: 
     tile, form = BoxTile(*s.box, s.BN, s.BK, GROUP), _form(data, activation, sizes)
     programs = (-(-sizes.B // images) * pixels.high * pixels.wide,)
     boxes.blocks[programs](left, right, target, sizes, pixels, tile, form, **s.options())
+
+
+def _rolling(x, weights: Packed, out, epilogue: Epilogue) -> None:
+    from tilewright.ops.conv_transpose2d.tile.rolling import rolling
+
+    rows, columns, data = weights.rows, weights.columns, weights.data.blocks
+    (B, H, W, C), (_, OH, OW, O), depth = x.shape, out.shape, data.shape[1]
+    limbs, deep, N = (2 if weights.dtype == "float32" else 1), C // depth, rolling_columns(rows.K, O)
+    x = x.clone() if x.data_ptr() % ALIGNMENT else x
+    view = x.view(B, H, W // GROUP, GROUP * C).permute(1, 2, 0, 3)
+    bias = epilogue.bias if epilogue.bias.numel() else None
+    behind, run, (left, _) = (rows.K - 1) // 2, columns.stride * GROUP * O, columns.window
+    groups, across = triton.cdiv(B, IMAGES), triton.cdiv(OW, columns.stride * GROUP * BLOCKS)
+    first, last = rows.first // 2, (OH - 1 + rows.first) // 2 + 1
+    height = strip_height(last - first, behind, groups * across)
+    down = triton.cdiv(last - first, height)
+    walk = Walk(B, OH, OW, O, C, across, down, first, last, height, rows.first, left, max(0, -(left // GROUP)))
+    used = data.numel() * data.element_size()
+    stages = ((SHARED if used > SHARED // 4 + 8192 else SHARED // 2) - used - 2048) // ((BLOCKS + 1) * IMAGES * LINE)
+    form = Rolling(limbs, epilogue.activation, run, deep, behind, min(stages, 10))
+    boxes = describe(view, [1, BLOCKS, IMAGES, depth]), describe(view, [1, 1, IMAGES, depth]), describe(data, [N, depth])
+    kinds = tuple(None if y is None else (y.dtype, y.data_ptr() % ALIGNMENT == 0) for y in (out, bias))
+    key = "rolling", x.device, x.dtype, kinds, form, N, tuple(map(special, walk))
+    arguments = (*boxes, Target(out, bias), walk, form)
+    start(rolling, key, (groups * across * down, 1), arguments, hopper_descriptor, num_warps=4, maxnreg=REGISTERS)
+
+
+def strip_height(rows: int, behind: int, strips: int) -> int:
+    """Rows of a strip for which all are done first, if `strips` walk down whole images. Programs run in rounds."""
+
+    def time_of(down: int) -> int:
+        return triton.cdiv(strips * down, 2 * multiprocessors()) * (triton.cdiv(rows, down) + behind + 2)
+
+    return triton.cdiv(rows, min(range(1, max(1, rows // 8) + 1), key=time_of))
 
 
 def _operand(x, data):

@@ -5,6 +5,8 @@ Triton 3.6 cannot read a field named `values` or `type` of a record, so no recor
 
 from typing import Any, NamedTuple
 
+IMAGES, BLOCKS = 8, 8  # of a tile in `rolling`: 64 positions, the rows of an instruction
+
 
 class Target(NamedTuple):
     """Pointers to out (B, OH, OW, O), contiguous, and to the bias (O,), or None."""
@@ -120,3 +122,47 @@ class Form(NamedTuple):
     even: bool
     run: int
     whole: bool = True
+
+
+class Walk(NamedTuple):
+    """How `rolling` walks down images. B, OH, OW, O: extents of out. channels: of a pixel of x. across, down: strips.
+    first, last: rows of x, perhaps below the image, after which two rows of outputs are complete, and the end of these
+    rows. height: of a strip. top: outputs cropped above. left, behind: column of the first pixel of a block, and blocks
+    to add so that it is not negative."""
+
+    B: int
+    OH: int
+    OW: int
+    O: int
+    channels: int
+    across: int
+    down: int
+    first: int
+    last: int
+    height: int
+    top: int
+    left: int
+    behind: int
+
+
+class Rolling(NamedTuple):
+    """limbs, activation: as in `Form`. run: outputs of a block in a row, with their channels. deep: LINEs of channels.
+    behind: rows of x before a strip that its first outputs need. stages: in flight."""
+
+    limbs: int
+    activation: str | None
+    run: int
+    deep: int
+    behind: int
+    stages: int
+
+
+class Ring(NamedTuple):
+    """Shared memory of `rolling`. rows: stages of x. weights: all of them. full, empty: a barrier for each stage.
+    loaded: completes when the weights have arrived."""
+
+    rows: Any
+    weights: Any
+    full: Any
+    empty: Any
+    loaded: Any

@@ -1,7 +1,7 @@
 """Which phases are one product in each form of the weights for the tile kernels, and how deep a block is.
 
-A form is "phases", "columns", "boxes", "blocks" or "rolling": see `weights`. This file needs neither torch nor Triton, because
-plans on machines without them count the bytes of the weights.
+A form is "phases", "columns", "boxes", "blocks" or "rolling": see `weights`. This file needs neither torch nor Triton,
+because plans on machines without them count the bytes of the weights.
 """
 
 from tilewright.ops.conv_transpose2d.operands import Axis

@@ -29,8 +29,9 @@ from tilewright.ops.gemm.tile.start import describe, hopper_descriptor, special,
 
 CHUNK = 1024  # elements of a row that one program splits into limbs
 ALIGNMENT = 16  # bytes: bulk copies need it of addresses and of rows
-SHARED = 227 << 10  # bytes of shared memory of a multiprocessor for programs
-REGISTERS = 128  # per thread of two programs of 256
+SHARED = 226 << 10  # bytes of a Hopper multiprocessor's shared memory for one program or two
+EXCHANGED = 9 << 10  # bytes of it for barriers and exchanged outputs in `rolling`
+REGISTERS = 128  # per thread of two programs of 256; the multiplying warps then take 232
 
 
 @dataclass(frozen=True)
@@ -158,31 +159,38 @@ def _rolling(x, weights: Packed, out, epilogue: Epilogue) -> None:
 
     rows, columns, data = weights.rows, weights.columns, weights.data.blocks
     (B, H, W, C), (_, OH, OW, O), depth = x.shape, out.shape, data.shape[1]
-    limbs, deep, N = (2 if weights.dtype == "float32" else 1), C // depth, rolling_columns(rows.K, O)
     x = x.clone() if x.data_ptr() % ALIGNMENT else x
     view = x.view(B, H, W // GROUP, GROUP * C).permute(1, 2, 0, 3)
     bias = epilogue.bias if epilogue.bias.numel() else None
-    behind, run, (left, _) = (rows.K - 1) // 2, columns.stride * GROUP * O, columns.window
-    groups, across = triton.cdiv(B, IMAGES), triton.cdiv(OW, columns.stride * GROUP * BLOCKS)
+    limbs, above, left = 2 if weights.dtype == "float32" else 1, (rows.K - 1) // 2, columns.window[0]
     first, last = rows.first // 2, (OH - 1 + rows.first) // 2 + 1
-    height = strip_height(last - first, behind, groups * across)
+    groups, across = triton.cdiv(B, IMAGES), triton.cdiv(OW, 2 * GROUP * BLOCKS)
+    height = strip_height(last - first, above, groups * across)
     down = triton.cdiv(last - first, height)
-    walk = Walk(B, OH, OW, O, C, across, down, first, last, height, rows.first, left, max(0, -(left // GROUP)))
-    used = data.numel() * data.element_size()
-    stages = ((SHARED if used > SHARED // 4 + 8192 else SHARED // 2) - used - 2048) // ((BLOCKS + 1) * IMAGES * LINE)
-    form = Rolling(limbs, epilogue.activation, run, deep, behind, min(stages, 10))
-    boxes = describe(view, [1, BLOCKS, IMAGES, depth]), describe(view, [1, 1, IMAGES, depth]), describe(data, [N, depth])
+    walk = Walk(B, OH, OW, C, across, down, first, last, height, rows.first, left, max(0, -(left // GROUP)))
+    form = Rolling(limbs, epilogue.activation, O, C // depth, above, stages_beside(data, C // depth))
+    boxes = [1, BLOCKS, IMAGES, depth], [1, 1, IMAGES, depth], [rolling_columns(rows.K, O), depth]
+    operands = [describe(tensor, box) for tensor, box in zip((view, view, data), boxes, strict=True)]
     kinds = tuple(None if y is None else (y.dtype, y.data_ptr() % ALIGNMENT == 0) for y in (out, bias))
-    key = "rolling", x.device, x.dtype, kinds, form, N, tuple(map(special, walk))
-    arguments = (*boxes, Target(out, bias), walk, form)
+    key = "rolling", x.device, x.dtype, kinds, form, boxes[2][0], tuple(map(special, walk))
+    arguments = (*operands, Target(out, bias), walk, form)
     start(rolling, key, (groups * across * down, 1), arguments, hopper_descriptor, num_warps=4, maxnreg=REGISTERS)
 
 
-def strip_height(rows: int, behind: int, strips: int) -> int:
-    """Rows of a strip for which all are done first, if `strips` walk down whole images. Programs run in rounds."""
+def stages_beside(weights, deep: int) -> int:
+    """Stages of `rolling` beside the weights in shared memory, for two rows of x of `deep` LINEs of channels if they
+    fit. Two programs share a multiprocessor if their weights leave enough of it."""
+    used, stage = weights.numel() * weights.element_size() + EXCHANGED, (BLOCKS + 1) * IMAGES * LINE
+    half = (SHARED // 2 - used) // stage
+    return min(4 * deep, half if half >= 2 * deep else (SHARED - used) // stage)
+
+
+def strip_height(rows: int, above: int, strips: int) -> int:
+    """Rows of a strip with which `rolling` ends first. strips: the number of them if each has all `rows`. Programs run
+    in rounds, two per multiprocessor. Each also multiplies the rows above, and loads weights."""
 
     def time_of(down: int) -> int:
-        return triton.cdiv(strips * down, 2 * multiprocessors()) * (triton.cdiv(rows, down) + behind + 2)
+        return triton.cdiv(strips * down, 2 * multiprocessors()) * (triton.cdiv(rows, down) + above + 2)
 
     return triton.cdiv(rows, min(range(1, max(1, rows // 8) + 1), key=time_of))
 

@@ -5,7 +5,7 @@ Triton 3.6 cannot read a field named `values` or `type` of a record, so no recor
 
 from typing import Any, NamedTuple
 
-IMAGES, BLOCKS = 8, 8  # of a tile in `rolling`: 64 positions, the rows of an instruction
+IMAGES, BLOCKS = 8, 8  # of a tile in `rolling`; their product is 64, the rows of an instruction
 
 
 class Target(NamedTuple):
@@ -125,15 +125,17 @@ class Form(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """How `rolling` walks down images. B, OH, OW, O: extents of out. channels: of a pixel of x. across, down: strips.
-    first, last: rows of x, perhaps below the image, after which two rows of outputs are complete, and the end of these
-    rows. height: of a strip. top: outputs cropped above. left, behind: column of the first pixel of a block, and blocks
-    to add so that it is not negative."""
+    """How `rolling` walks down images.
+
+    B, OH, OW: extents of out. channels: of a pixel of x. across, down: strips. first, last: the first row of x after
+    which two rows of outputs are finished, and the end of these rows; they may lie below the image. height: rows of a
+    strip. top: outputs cropped above. left: column of the first pixel of block 0. back: blocks to add so that it is not
+    negative.
+    """
 
     B: int
     OH: int
     OW: int
-    O: int
     channels: int
     across: int
     down: int
@@ -142,24 +144,24 @@ class Walk(NamedTuple):
     height: int
     top: int
     left: int
-    behind: int
+    back: int
 
 
 class Rolling(NamedTuple):
-    """limbs, activation: as in `Form`. run: outputs of a block in a row, with their channels. deep: LINEs of channels.
-    behind: rows of x before a strip that its first outputs need. stages: in flight."""
+    """limbs, activation: as in `Form`. O: channels of out. deep: LINEs of channels of x. above: rows of x above a strip
+    that its first outputs need. stages: in flight."""
 
     limbs: int
     activation: str | None
-    run: int
+    O: int
     deep: int
-    behind: int
+    above: int
     stages: int
 
 
-class Ring(NamedTuple):
-    """Shared memory of `rolling`. rows: stages of x. weights: all of them. full, empty: a barrier for each stage.
-    loaded: completes when the weights have arrived."""
+class RollingStages(NamedTuple):
+    """Shared memory of `rolling`. rows: x, a unit for each pixel. weights: all of them. full, empty: a barrier for each
+    stage. loaded: completes when the weights have arrived."""
 
     rows: Any
     weights: Any

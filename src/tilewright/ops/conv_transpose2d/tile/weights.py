@@ -107,14 +107,15 @@ def _blocks(data):
 
 
 def _rolling(weights, columns: Axis, dtype: str):
-    """weights (KH, KW, O, C) as (limbs taps N, depth): a matrix (N, depth) for each LINE of channels and each pixel of
-    a block of GROUP columns, in the order in which `rolling` multiplies them. A column is (kernel row, position of the
-    block, phase, O)."""
+    """weights (KH, KW, O, C) as (limbs taps N, depth): a matrix (N, depth) for each pixel of a block of GROUP columns
+    and each LINE of channels, in the order in which `rolling` multiplies them. Columns are (row of the kernel, position
+    of the block, phase across, O), then zeros up to N."""
     (KH, _, O, C), depth = weights.shape, line_depth(dtype)
-    data = _by_taps(weights.permute(2, 0, 1, 3).float()[None, None], 4, columns, True)[0].permute(2, 0, 1, 3, 4)
-    spread = data.new_zeros(rolling_columns(KH, O) // (GROUP * columns.stride * O) + 1, GROUP, columns.stride, O, PIXELS, C)
+    data = _by_taps(weights.permute(2, 0, 1, 3).float()[None, None], 4, columns, True)  # (1, t, O, KH, across, C)
+    spread = data.new_zeros(KH, GROUP, columns.stride, O, PIXELS, C)
     for k in range(GROUP):
-        spread[:KH, k, :, :, k : k + data.shape[3]] = data
-    wide = spread.flatten(0, 3)[: rolling_columns(KH, O)]
-    ordered = wide.view(len(wide), PIXELS // 2, 2, C // depth, depth).permute(2, 3, 1, 0, 4)
-    return _limbs(ordered, dtype).reshape(-1, depth)
+        spread[:, k, :, :, k : k + data.shape[4]] = data[0].permute(2, 0, 1, 3, 4)
+    wide = data.new_zeros(rolling_columns(KH, O), PIXELS, C)
+    wide[: spread.shape[:4].numel()] = spread.flatten(0, 3)
+    shifts = wide.view(len(wide), PIXELS // 2, 2, C // depth, depth)
+    return _limbs(shifts.permute(2, 3, 1, 0, 4), dtype).reshape(-1, depth)

@@ -47,15 +47,16 @@ def load_rows(x, edge, weights, stages, walk, form: gl.constexpr):
     DEPTH: gl.constexpr = x.block_type.shape[3]
     STAGES: gl.constexpr = stages.full.type.shape[0]
     COUNT: gl.constexpr = stages.weights.type.shape[0]
+    DEEP: gl.constexpr = form.deep
+    PARTS: gl.constexpr = 2 * form.deep
     mbarrier.expect(stages.loaded, COUNT * weights.block_type.nbytes)
     for tap in gl.static_range(COUNT):
         copy_in(weights, [tap * weights.block_type.shape[0], 0], stages.loaded, stages.weights.index(tap))
     step = 0
     for row in range(gl.maximum(first - form.above, 0), last):
-        for part in range(2 * form.deep):
-            pixel = walk.left + part // form.deep + 2 * walk.back  # not negative
-            at = block + pixel // 2 - walk.back
-            channel = pixel % 2 * walk.channels + part % form.deep * DEPTH
+        for part in gl.static_range(PARTS):
+            pixel = walk.left + part // DEEP + 2 * walk.back  # not negative
+            at, channel = block + pixel // 2 - walk.back, pixel % 2 * walk.channels + part % DEEP * DEPTH
             stage = step % STAGES
             full, unit = stages.full.index(stage), stage * UNITS
             mbarrier.wait(stages.empty.index(stage), (step // STAGES & 1) ^ 1)
@@ -227,8 +228,8 @@ def rolling(x, edge, weights, target, walk, form: gl.constexpr):
     FLAT: gl.constexpr = gl.NVMMASharedLayout(128, x.dtype.primitive_bitwidth, 2)
     tiles = gl.allocate_shared_memory(weights.dtype, [COUNT] + weights.block_type.shape, weights.layout)
     rows = gl.allocate_shared_memory(x.dtype, [form.stages * UNITS] + UNIT, FLAT)
-    loaded = barriers(1, 1).index(0)
-    stages = records.RollingStages(rows, tiles, barriers(form.stages, 1), barriers(form.stages, 1), loaded)
+    full, empty = barriers(form.stages, 1), barriers(form.stages, 1)
+    stages = records.RollingStages(rows, tiles, full, empty, barriers(1, 1).index(0))
     fence_async_shared()
     gl.warp_specialize(
         [(sum_rows, (target, stages, walk, N, form)), (load_rows, (x, edge, weights, stages, walk, form))], [1], [24]

@@ -96,7 +96,7 @@ def copied(problem) -> str | None:
 
 
 def rolled(problem) -> str | None:
-    """The sizes that tile.rolling is written for."""
+    """Stride 2, a window of up to 3 across, up to 64 columns for a row of x, whole lines of 128 bytes of channels."""
     rows, columns, unit = problem.rows, problem.columns, line_depth(problem.dtype)
     if (rows.stride, columns.stride) != (2, 2) or columns.window[1] > PIXELS - 1:
         window = columns.window[1]

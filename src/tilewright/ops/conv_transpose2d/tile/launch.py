@@ -8,13 +8,38 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilewright.ops.conv_transpose2d.fill import fill_without_taps
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes, phases
-from tilewright.ops.conv_transpose2d.tile.forms import GROUP, LEAST, POSITIONS, SMALL, block_depth
-from tilewright.ops.conv_transpose2d.tile.records import BoxTile, Form, Grid, Pixels, Sides, Sizes, Taps, Target, Tile
+from tilewright.ops.conv_transpose2d.tile.forms import (
+    GROUP,
+    LEAST,
+    LINE,
+    POSITIONS,
+    SMALL,
+    block_depth,
+    rolling_columns,
+)
+from tilewright.ops.conv_transpose2d.tile.records import (
+    BLOCKS,
+    IMAGES,
+    BoxTile,
+    Form,
+    Grid,
+    Pixels,
+    Rolling,
+    Sides,
+    Sizes,
+    Taps,
+    Target,
+    Tile,
+    Walk,
+)
 from tilewright.ops.core.gpu.tensors import multiprocessors
-from tilewright.ops.gemm.tile.start import describe, hopper_descriptor
+from tilewright.ops.gemm.tile.start import describe, hopper_descriptor, special, start
 
 CHUNK = 4096  # elements that one program splits into limbs
 ALIGNMENT = 16  # bytes: bulk copies need it of addresses and of rows
+SHARED = 226 << 10  # bytes of a Hopper multiprocessor's shared memory for one program or two
+EXCHANGED = 9 << 10  # bytes of it for barriers and exchanged outputs in `rolling`
+REGISTERS = 128  # per thread of two programs of 256; the multiplying warps then take 232
 
 
 @dataclass(frozen=True)
@@ -53,7 +78,7 @@ def shape_for(weights: Packed, shape: tuple[int, ...]) -> Shape:
         BM = 128 if limbs else 256
         return Shape(BM, 128 if N > 64 else 64, block, 3, 8, small_box(BM, images, height, width))
     BN = min(128, max(LEAST, triton.next_power_of_2(N)))
-    if weights.data.form == "columns" and limbs:
+    if weights.data.form in ("columns", "rolling") and limbs:
         return Shape(POSITIONS, BN, block, 3, 4)
     return Shape(128, BN, min(block, 32) if limbs else block, 3, 8 if BN == 128 else 4)
 
@@ -83,6 +108,9 @@ def convolve(
     both are powers of two. Another depth may change bits. specialized: use `hopper.products`, in which warps have
     different jobs; for weights in boxes.
     """
+    if weights.data.form == "rolling" and x.shape[2] % GROUP == 0:
+        _rolling(x, weights, out, epilogue)
+        return
     rows, columns, s = weights.rows, weights.columns, shape or shape_for(weights, x.shape)
     x, s = x.contiguous(), replace(s, BM=positions or s.BM, BK=min(depth or s.BK, s.BK))
     fill_without_taps(out, weights, epilogue)
@@ -162,6 +190,47 @@ def _by_blocks(x, weights: Packed, target: Target, activation, sizes: Sizes, s: 
     tile, form = BoxTile(*s.box, s.BN, s.BK, GROUP), _form(data, activation, sizes)
     programs = (-(-sizes.B // images) * pixels.high * pixels.wide,)
     boxes.blocks[programs](left, right, target, sizes, pixels, tile, form, **s.options())
+
+
+def _rolling(x, weights: Packed, out, epilogue: Epilogue) -> None:
+    from tilewright.ops.conv_transpose2d.tile.rolling import rolling
+
+    rows, columns, data = weights.rows, weights.columns, weights.data.blocks
+    (B, H, W, C), (_, OH, OW, O), depth = x.shape, out.shape, data.shape[1]
+    x = x.clone() if x.data_ptr() % ALIGNMENT else x
+    view = x.view(B, H, W // GROUP, GROUP * C).permute(1, 2, 0, 3)
+    bias = epilogue.bias if epilogue.bias.numel() else None
+    limbs, above, left = 2 if weights.dtype == "float32" else 1, (rows.K - 1) // 2, columns.window[0]
+    first, last = rows.first // 2, (OH - 1 + rows.first) // 2 + 1
+    groups, across = triton.cdiv(B, IMAGES), triton.cdiv(OW, 2 * GROUP * BLOCKS)
+    height = strip_height(last - first, above, groups * across)
+    down = triton.cdiv(last - first, height)
+    walk = Walk(B, OH, OW, C, across, down, first, last, height, rows.first, left, max(0, -(left // GROUP)))
+    form = Rolling(limbs, epilogue.activation, O, C // depth, above, stages_beside(data, C // depth))
+    boxes = [1, BLOCKS, IMAGES, depth], [1, 1, IMAGES, depth], [rolling_columns(rows.K, O), depth]
+    operands = [describe(tensor, box) for tensor, box in zip((view, view, data), boxes, strict=True)]
+    kinds = tuple(None if y is None else (y.dtype, y.data_ptr() % ALIGNMENT == 0) for y in (out, bias))
+    key = "rolling", x.device, x.dtype, kinds, form, boxes[2][0], tuple(map(special, walk))
+    arguments = (*operands, Target(out, bias), walk, form)
+    start(rolling, key, (groups * across * down, 1), arguments, hopper_descriptor, num_warps=4, maxnreg=REGISTERS)
+
+
+def stages_beside(weights, deep: int) -> int:
+    """Stages of `rolling` beside the weights in shared memory, for two rows of x of `deep` LINEs of channels if they
+    fit. Two programs share a multiprocessor if their weights leave enough of it."""
+    used, stage = weights.numel() * weights.element_size() + EXCHANGED, (BLOCKS + 1) * IMAGES * LINE
+    half = (SHARED // 2 - used) // stage
+    return min(4 * deep, half if half >= 2 * deep else (SHARED - used) // stage)
+
+
+def strip_height(rows: int, above: int, strips: int) -> int:
+    """Rows of a strip with which `rolling` ends first. strips: the number of them if each has all `rows`. Programs run
+    in rounds, two per multiprocessor. Each also multiplies the rows above, and loads weights."""
+
+    def time_of(down: int) -> int:
+        return triton.cdiv(strips * down, 2 * multiprocessors()) * (triton.cdiv(rows, down) + above + 2)
+
+    return triton.cdiv(rows, min(range(1, max(1, rows // 8) + 1), key=time_of))
 
 
 def _operand(x, data):

@@ -5,6 +5,8 @@ Triton 3.6 cannot read a field named `values` or `type` of a record, so no recor
 
 from typing import Any, NamedTuple
 
+IMAGES, BLOCKS = 8, 8  # of a tile in `rolling`; their product is 64, the rows of an instruction
+
 
 class Target(NamedTuple):
     """Pointers to out (B, OH, OW, O), or its limbs (B, OH, OW, 2, O), contiguous; and to the bias (O,), or None."""
@@ -156,3 +158,49 @@ class Form(NamedTuple):
     whole: bool = True
     O: int = 0
     sides: Sides | None = None
+
+
+class Walk(NamedTuple):
+    """How `rolling` walks down images.
+
+    B, OH, OW: extents of out. channels: of a pixel of x. across, down: strips. first, last: the first row of x after
+    which two rows of outputs are finished, and the end of these rows; they may lie below the image. height: rows of a
+    strip. top: outputs cropped above. left: column of the first pixel of block 0. back: blocks to add so that it is not
+    negative.
+    """
+
+    B: int
+    OH: int
+    OW: int
+    channels: int
+    across: int
+    down: int
+    first: int
+    last: int
+    height: int
+    top: int
+    left: int
+    back: int
+
+
+class Rolling(NamedTuple):
+    """limbs, activation: as in `Form`. O: channels of out. deep: LINEs of channels of x. above: rows of x above a strip
+    that its first outputs need. stages: in flight."""
+
+    limbs: int
+    activation: str | None
+    O: int
+    deep: int
+    above: int
+    stages: int
+
+
+class RollingStages(NamedTuple):
+    """Shared memory of `rolling`. rows: x, a unit for each pixel. weights: all of them. full, empty: a barrier for each
+    stage. loaded: completes when the weights have arrived."""
+
+    rows: Any
+    weights: Any
+    full: Any
+    empty: Any
+    loaded: Any

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from dcgan_models import SMALL, random_noise, random_weights
-from gpu import ON_GPU, PLACE
+from gpu import ON_GPU, PLACE, widen_bfloat16
 from tilewright.errors import ResourceError, UsageError
 from tilewright.formats.images import pixels
 from tilewright.hardware import unavailable
-from tilewright.models.dcgan import BATCH, DCGAN, DCGANConfig, DCGANLayer
+from tilewright.models.dcgan import BATCH, DCGAN, DCGANConfig, DCGANLayer, doubling
 from tilewright.runtime.jobs.settings import Settings
 
 torch = pytest.importorskip("torch")
@@ -74,6 +74,30 @@ def test_pixels_are_the_hosts_and_a_spoiled_image_is_marked(course, monkeypatch)
             values = np.concatenate([part for part, _ in found])
             for i in (0, 2, 3, 4):
                 assert np.array_equal(values[i], pixels(images[i]) if wanted else images[i])
+
+
+DEEP = DCGANConfig(z_size=3, size=1, channels=32, layers=doubling((32, 64, 3), 5))  # enough products for limbs
+
+
+def test_limbs_between_layers_change_no_bits(monkeypatch):
+    if why := unavailable("tile"):
+        pytest.skip(why)
+    widen_bfloat16(monkeypatch)
+    config = DCGANConfig() if ON_GPU else DEEP
+    weights, z = random_weights(config), random_noise(config, 3)
+    counts, found = [], []
+    for forced in ({}, {"conv_transpose2d@2": "simt.gather"}):
+        with using(**{} if ON_GPU else {"matmul": "simt.register"}, **forced):
+            for limbs in (True, False):
+                with monkeypatch.context() as patch:
+                    if not limbs:
+                        patch.setattr(DCGAN, "in_limbs", lambda self, i: False)
+                    model = DCGAN(config, weights, device=Cuda("float32", PLACE), batch=2)
+                    counts.append(sum(map(model.in_limbs, range(len(model.layers)))))
+                    found.append(model.generate(z))
+    assert counts[0] > counts[2] and counts[1] == counts[3] == 0  # the second layer neither takes limbs nor writes them
+    assert found[0].tobytes() == found[1].tobytes() and found[2].tobytes() == found[3].tobytes()
+    assert np.abs(found[0] - found[2]).max() < LIMITS["float32"]
 
 
 def test_batches_follow_the_largest_layer():

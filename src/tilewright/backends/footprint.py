@@ -46,7 +46,7 @@ def chosen(ladder: Ladder, problem: Any) -> Rung:
     """The rung that runs `problem`. If this machine has no GPU for it, the rung that would run on another machine's
     GPU.
 
-    Rungs that need a Hopper GPU have weights of the same size as the rung below them. Raises Refused as
+    Rungs that need a Hopper GPU have weights of about the same size as the rung below them. Raises Refused as
     `Ladder.choose`.
     """
     if problem.device == "cuda" and not gpus():

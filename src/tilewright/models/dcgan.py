@@ -69,9 +69,7 @@ class DCGANLayer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if not 1 <= getattr(self, name) <= MAX_SIZE:
                 raise ValueError(f"{name} is {getattr(self, name)}; at least 1 and at most {MAX_SIZE} is wanted")
         if not all(0 <= cropped <= MAX_SIZE for cropped in self.padding):
-            raise ValueError(
-                f"padding is {self.padding}; two numbers of at least 0 are wanted, cropped before and after"
-            )
+            raise ValueError(f"padding is {self.padding}; two numbers of at least 0 are wanted, before and after")
 
     def size(self, before: int) -> int:
         """Pixels per side, from those of the layer before."""
@@ -270,24 +268,21 @@ class DCGAN:
         with layer_of(matmul=1):
             self.projection = prepare_matrix(matrix, dtype=dtype), bias
         # of the projection and of all layers but the last: gamma, beta, mean and variance, if they are not folded
-        count = 0 if self.folds else len(config.layers)
-        self.norms = [[vector(array) for array in _norm(weights, i)] for i in range(count)]
+        self.norms = [] if self.folds else [[vector(x) for x in _norm(weights, i)] for i in range(len(config.layers))]
         self.layers: list[tuple[Packed, Array, str | None]] = []
         for layer, (kernel, bias), activation in zip(config.layers, kernels, config.activations, strict=True):
             padding = (layer.padding, layer.padding)
             with layer_of(conv_transpose2d=len(self.layers) + 1):
                 prepared = prepare_convolution(kernel, stride=layer.stride, padding=padding, dtype=dtype)
             self.layers.append((prepared, bias, activation if self.folds or activation == "tanh" else None))
-        even, odd = config.between
-        self.work = self.backend.workspace(even=self.batch * even, odd=self.batch * odd)
+        self.work = self.backend.workspace(even=self.batch * config.between[0], odd=self.batch * config.between[1])
         self.batches: dict[tuple[str, ...], Batches] = {}
 
     def __repr__(self) -> str:
         height, width, channels = self.config.image_shape
-        layers = len(self.config.layers)
         return (
             f"<DCGAN: {self.config.z_size} noise values to {height} x {width} pixels of {channels} channels, "
-            f"{layers} layers; {self.dtype} on {self.backend.name}>"
+            f"{len(self.config.layers)} layers; {self.dtype} on {self.backend.name}>"
         )
 
     def forward(
@@ -298,27 +293,32 @@ class DCGAN:
         pixels uint8 of the same shape, invalid uint8 (n,): see `to_pixels`; both are computed if invalid is given.
         """
         n, shapes = len(z), list(self.config.shapes())
-        outs = [self._between("odd" if i % 2 else "even", n, shape) for i, shape in enumerate(shapes[:-1])]
+        outs = [self._between(i, n, shape) for i, shape in enumerate(shapes[:-1])]
         if images is None:
             images = self.work.take("images", n, math.prod(shapes[-1])).reshape((n, *shapes[-1]))
         matrix, bias = self.projection
         with layer_of(matmul=1):
-            x = matmul(
-                z, matrix, bias=bias, activation="relu" if self.folds else None, out=outs[0].reshape((n, matrix.N))
-            )
-        for i, ((kernel, bias, activation), shape) in enumerate(zip(self.layers, shapes, strict=False)):
+            matmul(z, matrix, bias=bias, activation="relu" if self.folds else None, out=outs[0].reshape((n, matrix.N)))
+        for i, ((kernel, bias, activation), x) in enumerate(zip(self.layers, outs, strict=True)):
             if not self.folds:
-                x = x.reshape((-1, shape[-1]))
-                batchnorm(x, *self.norms[i], eps=self.config.batch_norm_eps, activation="relu", out=x)
+                rows = x.reshape((-1, x.shape[-1]))
+                batchnorm(rows, *self.norms[i], eps=self.config.batch_norm_eps, activation="relu", out=rows)
             with layer_of(conv_transpose2d=i + 1):
-                x = conv_transpose2d(
-                    x.reshape((n, *shape)), kernel, bias=bias, activation=activation, out=[*outs[1:], images][i]
-                )
+                conv_transpose2d(x, kernel, bias=bias, activation=activation, out=[*outs[1:], images][i])
         if invalid is not None:
             to_pixels(images, pixels, invalid)
 
-    def _between(self, name: str, n: int, shape: tuple[int, ...]) -> Array:
-        return self.work.take(name, n, math.prod(shape), self.backend.between).reshape((n, *shape))
+    def in_limbs(self, i: int) -> bool:
+        """True if layer i, from 0, takes its x from the layer before in limbs: see `conv_transpose2d`."""
+        return i > 0 and self.folds and self.layers[i - 1][0].writes_limbs and self.layers[i][0].takes_limbs
+
+    def _between(self, i: int, n: int, shape: tuple[int, ...]) -> Array:
+        """x of layer i: (n, height, width, channels), or limbs (n, height, width, 2, channels)."""
+        name, (H, W, C) = "odd" if i % 2 else "even", shape
+        values = self.work.take(name, n, H * W * C, self.backend.between)
+        if self.in_limbs(i):  # the same memory, because it is large enough
+            return self.work.take(name, n, 2 * H * W * C, "bfloat16").reshape((n, H, W, 2, C))
+        return values.reshape((n, H, W, C))
 
     def batches_of(self, *outputs: str) -> Batches:
         """`forward` from noise to these outputs, prepared at the first call. The model must outlive the batches."""

@@ -203,7 +203,10 @@ def _layers(model: DCGAN, n: int) -> Iterator[tuple[str, tuple[Callable[[], obje
     z = np.zeros((n, model.columns), np.float32)
     z[:, : model.config.z_size] = noise(1, 0, n, model.config.z_size)
     source = model.backend.array(z)
-    outs: list[Any] = [new((n, *shape), model.backend.between) for shape in shapes[:-1]]
+    outs: list[Any] = [
+        new((n, H, W, 2, C), "bfloat16") if model.in_limbs(i) else new((n, H, W, C), model.backend.between)
+        for i, (H, W, C) in enumerate(shapes[:-1])
+    ]
     outs.append(new((n, *shapes[-1])))
     (matrix, bias), word = model.projection, 2 if model.dtype.endswith("16") else 4
     yield f"matmul {matrix.K}x{matrix.N}", (

@@ -11,11 +11,12 @@ import numpy as np
 
 from tilewright.errors import ResourceError, UsageError
 from tilewright.ops.conv_transpose2d.arguments import axes, check_window, output_size
-from tilewright.ops.conv_transpose2d.ladder import ladder
+from tilewright.ops.conv_transpose2d.ladder import LIMBED, ladder, takes_limbs
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.problem import ACTIVATIONS, DEVICE_DTYPES, DTYPES, Problem
 from tilewright.ops.core.arguments import HOST, Arguments, arguments_of
 from tilewright.ops.core.arrays import T, Tensor, one_of
+from tilewright.ops.core.ladder import Rung
 
 __all__ = ["Packed", "Problem", "conv_transpose2d", "ladder", "prepare"]
 
@@ -45,7 +46,8 @@ def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
         data = rung.lay_out(weights, rows, columns, dtype)
     else:
         data = weights if arguments is HOST else weights.float().contiguous()
-    return Packed(rung.name, O, C, rows, columns, dtype, data)
+    limbs = takes_limbs(rung.name, C), rung.name in LIMBED
+    return Packed(rung.name, O, C, rows, columns, dtype, data, *limbs)
 
 
 def conv_transpose2d(
@@ -73,6 +75,10 @@ def conv_transpose2d(
     of the class. Returns float32 (B, (H - 1) * s + KH - top - bottom, (W - 1) * t + KW - left - right, O), the same
     kind of array as x. Raises UsageError naming the argument that does not fit.
 
+    Some float32 rungs split x into limbs: high = bfloat16(x), low = bfloat16(x - high). Layers that follow each other
+    may exchange these on a GPU; no bits change. If `Packed.takes_limbs` is true, x may be bfloat16 (B, H, W, 2, C): all
+    high limbs of a pixel, then the low ones. If `writes_limbs` is true, out may be like that.
+
     An image's bits depend on that image, weights and the options: not on the other images, their number, or the number
     of threads. With `cpu.winograd` neighbouring outputs share products, so an infinity or NaN in x reaches the whole
     tile of outputs.
@@ -81,21 +87,18 @@ def conv_transpose2d(
     array = arguments.take(OP, "x", x)
     one_of(OP, "activation", activation, ACTIVATIONS)
     packed = _packed(arguments, array, weights, stride, padding, dtype)
-    O, C, rows, columns = packed.O, packed.C, packed.rows, packed.columns
-    if array.ndim != 4 or array.shape[3] != C or 0 in array.shape[1:3]:
-        given = f"x is {tuple(array.shape)} and weights {(rows.K, columns.K, O, C)}"
-        raise UsageError(f"{OP}: {given}; x must be (B, H, W, C) with C = {C} channels and at least one pixel")
+    O = packed.O
+    _check_x(arguments, array, packed)
     bias = None if bias is None else arguments.take(OP, "bias", bias)
     if bias is not None and tuple(bias.shape) != (O,):
         raise UsageError(f"{OP}: bias has shape {tuple(bias.shape)}; {(O,)} is wanted, one element per output channel")
     arguments.same_device(OP, "x", array, bias=bias)
-    B, H, W, _ = array.shape
-    shape = (B, *output_size(rows, columns, H, W), O)
-    result = arguments.result(OP, out, shape, array, arguments.results_in(packed.dtype))
-    rung = ladder.choose(Problem(O, C, rows, columns, packed.dtype, arguments.device))
-    if rung.name != packed.rung:
-        prepared = f"weights was prepared for rung {packed.rung}, and {rung.name} is chosen now"
-        raise UsageError(f"{OP}: {prepared}: prepare it again")
+    shape: tuple[int, ...] = (len(array), *output_size(packed.rows, packed.columns, *array.shape[1:3]), O)
+    kinds = arguments.results_in(packed.dtype)
+    if packed.writes_limbs and getattr(out, "ndim", 4) == 5:
+        shape, kinds = (*shape[:3], 2, O), ("bfloat16",)
+    result = arguments.result(OP, out, shape, array, kinds)
+    rung = _rung(arguments, packed)
     if 0 in shape:
         return arguments.finish(x, result, result)
     epilogue = Epilogue(arguments.plain(bias, array), activation)
@@ -103,10 +106,32 @@ def conv_transpose2d(
         target = result if out is None else arguments.target(result, array, epilogue.bias, *packed.arrays())
         if arguments is HOST and target.strides[3] != target.itemsize:  # kernels write whole vectors of channels
             target = np.empty(shape, np.float32)
-        rung.run(arguments.contiguous(array, packed.dtype), packed, target, epilogue)
+        rung.run(array if array.ndim == 5 else arguments.contiguous(array, packed.dtype), packed, target, epilogue)
     except MemoryError as error:
         raise ResourceError(f"{OP}: memory does not hold what x {tuple(array.shape)} needs: {error}") from error
     return arguments.finish(x, result, target)
+
+
+def _rung(arguments: Arguments, weights: Packed) -> Rung:
+    """The rung that runs. Raises UsageError if weights was prepared for another one."""
+    rung = ladder.choose(Problem(weights.O, weights.C, weights.rows, weights.columns, weights.dtype, arguments.device))
+    if rung.name != weights.rung:
+        prepared = f"weights was prepared for rung {weights.rung}, and {rung.name} is chosen now"
+        raise UsageError(f"{OP}: {prepared}: prepare it again")
+    return rung
+
+
+def _check_x(arguments: Arguments, x, weights: Packed) -> None:
+    """Raises UsageError unless x is (B, H, W, C) with pixels, or limbs (B, H, W, 2, C) that the rung takes."""
+    C, shape = weights.C, tuple(x.shape)
+    if x.ndim == 5 and shape[3:] == (2, C) and 0 not in shape[1:3]:
+        if weights.takes_limbs and str(x.dtype).endswith("bfloat16"):
+            return
+        what = f"x is {arguments.name(x)}, limbs, and weights was prepared for rung {weights.rung}"
+        raise UsageError(f"{OP}: {what}; limbs are bfloat16, for weights whose takes_limbs is true")
+    if x.ndim != 4 or shape[3] != C or 0 in shape[1:3]:
+        given = f"x is {shape} and weights {(weights.rows.K, weights.columns.K, weights.O, C)}"
+        raise UsageError(f"{OP}: {given}; x must be (B, H, W, C) with C = {C} channels and at least one pixel")
 
 
 def _packed(arguments: Arguments, x, weights, stride, padding, dtype: str | None) -> Packed:

@@ -6,7 +6,8 @@ from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 
 
 def fill_without_taps(out: Any, weights: Packed, epilogue: Epilogue) -> None:
-    """Write activation(bias) to all of out (B, OH, OW, O), a torch tensor, if some phase has no taps."""
+    """Write activation(bias) to all of out (B, OH, OW, O), or to its limbs (B, OH, OW, 2, O), a torch tensor, if some
+    phase has no taps."""
     if all(len(axis.phases) == axis.stride for axis in (weights.rows, weights.columns)):
         return
     import torch
@@ -16,4 +17,6 @@ def fill_without_taps(out: Any, weights: Packed, epilogue: Epilogue) -> None:
         y = torch.nn.functional.gelu(y, approximate="tanh" if name == "gelu_tanh" else "none")
     elif name is not None:
         y = torch.relu(y) if name == "relu" else torch.tanh(y)
+    if out.ndim == 5:
+        y = torch.stack([y.bfloat16(), (y - y.bfloat16().float()).bfloat16()])
     out.copy_(y.expand(out.shape))

@@ -7,14 +7,23 @@ both axes and the accuracy class; `Packed.data` is what it returns.
 
 from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.problem import OfTiles
-from tilewright.ops.conv_transpose2d.tile.forms import LINE, POSITIONS
+from tilewright.ops.conv_transpose2d.tile.forms import (
+    LINE,
+    PIXELS,
+    POSITIONS,
+    block_depth,
+    line_depth,
+    rolling_columns,
+)
 from tilewright.ops.core.ladder import Ladder, Rung
-from tilewright.ops.core.needs import amx_tiles, engine, on
+from tilewright.ops.core.needs import amx_tiles, engine, hopper, on
 
 CHANNELS = 16  # with this many, the sums of a Winograd tile cost less than the multiplications they save
 LIMB_DEPTH = 256  # products of an output from which three products of bfloat16 limbs hold the float32 bound
 COLUMNS, FEW = 64, 16  # columns of all phases: the most for one product, and the most for four positions per product
-SPLIT = 128  # from this many channels on, bulk copies save more time than the limb pass costs (H100)
+SPLIT = 64  # from this many channels on, blocks of positions are faster if x is given in limbs (H100)
+LIMBED = "tile.limbs", "tile.columns_limbs", "tile.boxes_limbs", "tile.specialized_limbs", "tile.blocks_limbs"
+ROLLED = 128  # channels with which tile.rolling's weights and some rows of x fit in shared memory
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 # Constants of the bounds. Matrix units truncate where they add; three products of limbs are off by up to 255 eps32 of
@@ -84,14 +93,37 @@ def many_columns(problem) -> str | None:
 
 
 def many_channels(problem) -> str | None:
-    """C is large: splitting x into limbs in a pass of its own costs more than bulk copies save for few channels."""
+    """C is at least SPLIT: for few channels bulk copies save little, and a pass that splits x costs more."""
     return None if problem.C >= SPLIT else f"C is {problem.C}; below {SPLIT} tile.columns_limbs is faster"
+
+
+def whole_lines(problem) -> str | None:
+    """A block of the depth is a LINE of limbs."""
+    depth = block_depth(problem.C, problem.dtype)
+    return None if depth == LINE // 2 else f"C is {problem.C}, which is {depth} deep; it needs {LINE // 2}"
 
 
 def copied(problem) -> str | None:
     """Bulk copies take the rows of x; limbs are padded."""
     unit = {"float32": 1, "tf32": 4}.get(problem.dtype, 8)
     return f"C is {problem.C}, it needs a multiple of {unit}" if problem.C % unit else None
+
+
+def takes_limbs(rung: str, C: int) -> bool:
+    """True if x may be limbs: they have no padding, so they must be as deep as the weights."""
+    return rung in LIMBED and C % block_depth(C, "float32") == 0
+
+
+def rolled(problem) -> str | None:
+    """Stride 2, a window of up to 3 across, up to 64 columns for a row of x, whole lines of 128 bytes of channels."""
+    rows, columns, unit = problem.rows, problem.columns, line_depth(problem.dtype)
+    if (rows.stride, columns.stride) != (2, 2) or columns.window[1] > PIXELS - 1:
+        window = columns.window[1]
+        return f"strides are {rows.stride} and {columns.stride}, the window {window}; it takes 2 and 2, and up to 3"
+    if problem.C % unit or problem.C > ROLLED:
+        return f"C is {problem.C}, it takes multiples of {unit} up to {ROLLED}"
+    wide = rolling_columns(rows.K, problem.O)
+    return None if wide <= COLUMNS else f"a row of x has {wide} columns, it takes up to {COLUMNS}"
 
 
 CPU = (on("cpu", "float32"),)
@@ -175,6 +207,10 @@ ladder = Ladder(
          idea="bulk copies; the columns belong to 2 x 2 positions at once",
          kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_blocks",
          memory="conv_transpose2d.memory:tile_blocks"),
+    Rung("tile.rolling", after="tile.blocks", needs=(*TILE, hopper, rolled), chosen=True, c=TRUNCATED,
+         idea="each row of x is multiplied once; unfinished rows of outputs stay in registers",
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_rolling",
+         memory="conv_transpose2d.memory:tile_rolling"),
     Rung("tile.limbs", after="tile.phases", needs=TILE_LIMBS, chosen=True, c=LIMBS,
          idea="two bfloat16 limbs: matrix units: all phases in one launch, rows of positions by one load per tap",
          kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_phases",
@@ -189,9 +225,19 @@ ladder = Ladder(
          idea="two bfloat16 limbs: bulk copies of boxes of positions; narrow phases side by side are one product",
          kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_boxes",
          memory="conv_transpose2d.memory:tile_boxes"),
+    Rung("tile.specialized_limbs", after="tile.boxes_limbs", needs=(*TILE_LIMBS, copied, whole_lines, hopper),
+         slow=(many_columns,), chosen=True, c=LIMBS,
+         idea="two warps copy boxes of limbs in, two warpgroups multiply; a tap of one phase takes its columns only",
+         kernel="conv_transpose2d.tile.launch:convolve", options={"specialized": True},
+         prepare="conv_transpose2d.tile.weights:pack_boxes",
+         memory="conv_transpose2d.memory:tile_boxes"),
     Rung("tile.blocks_limbs", after="tile.columns_limbs", needs=(*TILE_LIMBS, copied, few_columns(FEW)),
          slow=(many_channels,), chosen=True, c=LIMBS,
          idea="two bfloat16 limbs: bulk copies; the columns belong to 2 x 2 positions at once",
          kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_blocks",
          memory="conv_transpose2d.memory:tile_blocks"),
+    Rung("tile.rolling_limbs", after="tile.blocks_limbs", needs=(*TILE_LIMBS, hopper, rolled), chosen=True, c=LIMBS,
+         idea="two bfloat16 limbs: each row of x is multiplied once; unfinished rows of outputs stay in registers",
+         kernel="conv_transpose2d.tile.launch:convolve", prepare="conv_transpose2d.tile.weights:pack_rolling",
+         memory="conv_transpose2d.memory:tile_rolling"),
 )

@@ -9,7 +9,7 @@ from tilewright.hardware import cpu
 from tilewright.ops.conv_transpose2d.operands import Axis
 from tilewright.ops.conv_transpose2d.problem import Problem
 from tilewright.ops.conv_transpose2d.simt.matrices import PRODUCT
-from tilewright.ops.conv_transpose2d.tile.forms import GROUP, block_depth, together
+from tilewright.ops.conv_transpose2d.tile.forms import GROUP, PIXELS, block_depth, rolling_columns, together
 from tilewright.ops.conv_transpose2d.tiles import PRODUCTS, products_of
 from tilewright.ops.core.ladder import Memory
 from tilewright.ops.gemm import memory as gemm
@@ -147,6 +147,13 @@ def tile_blocks(problem: Problem) -> Memory:
     rows, across = (GROUP * axis.stride * (axis.window[1] + GROUP - 1) for axis in (problem.rows, problem.columns))
     blocks = rows * across * problem.O * _depth_bytes(problem)
     return Memory(one.prepared + blocks, one.preparing + 2 * blocks)
+
+
+def tile_rolling(problem: Problem) -> Memory:
+    """As `tile_columns`, and beside it a matrix for each pixel of a block of columns."""
+    one, N = _tiles(problem, "rolling"), rolling_columns(problem.rows.K, problem.O)
+    own = PIXELS * N * problem.C * (4 if problem.dtype in ("float32", "tf32") else 2)
+    return Memory(one.prepared + own, one.preparing + own + 8 * PIXELS * N * problem.C)
 
 
 def _tiles(problem: Problem, form: str) -> Memory:

@@ -53,7 +53,8 @@ class Packed:
     """Weights in the layout of one rung: what `prepare` returns, and `conv_transpose2d` takes as weights.
 
     rung: its name. O, C: output and input channels. rows, columns: the two axes. dtype: the accuracy class.
-    data: the plain float32 (KH, KW, O, C) array for rungs that pack nothing, otherwise the rung's own.
+    data: the plain float32 (KH, KW, O, C) array for rungs that pack nothing, otherwise the rung's own. takes_limbs,
+    writes_limbs: whether `conv_transpose2d` accepts limbs as x, or as out.
     """
 
     rung: str
@@ -63,6 +64,8 @@ class Packed:
     columns: Axis
     dtype: str
     data: Any
+    takes_limbs: bool = False
+    writes_limbs: bool = False
 
     def arrays(self) -> tuple:
         """Arrays that may be the caller's own memory: data, where the rung packs nothing."""

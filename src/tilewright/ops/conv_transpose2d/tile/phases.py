@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.conv_transpose2d.tile.records import Phase, Positions
-from tilewright.ops.gemm.tile.epilogue import activate
+from tilewright.ops.gemm.tile.epilogue import INTERPRETED, activate
 
 
 @triton.jit
@@ -35,8 +35,53 @@ def products(totals, x, weights, limbs: tl.constexpr):
 
 
 @triton.jit
+def limbs_of(tile):
+    """(high, low): the bfloat16 limbs of a float32 tile."""
+    high = tile.to(tl.bfloat16)
+    return high, (tile - high.to(tl.float32)).to(tl.bfloat16)
+
+
+@triton.jit
+def rest_of(x, high):
+    """x - high in float32. x is rounded before, also if it is a product: a fused multiply-add would not round it."""
+    if INTERPRETED:
+        return x - high.to(tl.float32)
+    else:
+        operands = [x, high.to(tl.float32)]
+        return tl.inline_asm_elementwise("sub.rn.f32 $0, $1, $2;", "=f,f,f", operands, tl.float32, True, 1)
+
+
+@triton.jit(do_not_specialize=["shape"])
+def split(x, limbs, shape, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """limbs (pixels, 2 depth) bfloat16: high and low limbs of x (pixels, C) float32, zeros beyond C. shape: (pixels, C,
+    depth). One program per ROWS pixels and BLOCK channels."""
+    pixels, C, depth = shape
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    high, low = limbs_of(tl.load(x + row * C + c, mask=(row < pixels) & (c < C), other=0.0))
+    inside = (row < pixels) & (c < depth)
+    tl.store(limbs + row * (2 * depth) + c, high, mask=inside)
+    tl.store(limbs + row * (2 * depth) + depth + c, low, mask=inside)
+
+
+@triton.jit
+def load_pixels(x, pixel, q, inside, C, depth, form: tl.constexpr):
+    """Elements q of these pixels, zeros outside: a tile, or its two limbs if form.limbs is 2. x: pointer to pixels of C
+    elements, or of two limbs of `depth` elements each."""
+    if form.limbs == 2 and x.dtype.element_ty == tl.bfloat16:
+        at = x + (pixel[:, None] * (2 * depth) + q[None, :])
+        return tl.load(at, mask=inside, other=0.0), tl.load(at + depth, mask=inside, other=0.0)
+    else:
+        if form.whole:
+            tile = tl.load(x + (pixel[:, None] * depth + q[None, :]), mask=inside, other=0.0)
+        else:
+            tile = tl.load(x + (pixel[:, None] * C + q[None, :]), mask=inside & (q < C)[None, :], other=0.0)
+        return limbs_of(tile) if form.limbs == 2 else tile
+
+
+@triton.jit
 def store(totals, target, positions, n, i, l, sizes, form: tl.constexpr):
-    """Add bias to sums (positions, columns), apply the activation, and write them.
+    """Add bias to sums (positions, columns), apply the activation, and write them, or in float32 perhaps their limbs.
 
     n: the columns, (i' t + l') O + o for the phase i' rows and l' columns after the phase (i, l).
     target, positions, sizes, form: `records.Target`, `Positions`, `Sizes`, `Form`.
@@ -53,8 +98,16 @@ def store(totals, target, positions, n, i, l, sizes, form: tl.constexpr):
         column = (k * t + l)[:, None] + (n // O % t)[None, :]
         inside = inside & (row[:, None] + (n // RUN)[None, :] < OH) & (column < OW)
     first = (b.to(tl.int64) * OH + row) * (OW * O) + k * RUN + l * O
-    at = target.out + (first[:, None] + (n // RUN * (OW * O) + n % RUN)[None, :])
-    tl.store(at, activate(totals, ACTIVATION).to(target.out.dtype.element_ty), mask=inside)
+    totals = activate(totals, ACTIVATION)
+    if form.limbs == 2 and target.out.dtype.element_ty == tl.bfloat16:
+        pixel = n // RUN * (OW * O) + n % RUN // form.O * form.O
+        at = target.out + (2 * first[:, None] + (2 * pixel + n % form.O)[None, :])
+        high = totals.to(tl.bfloat16)
+        tl.store(at, high, mask=inside)
+        tl.store(at + form.O, rest_of(totals, high).to(tl.bfloat16), mask=inside)
+    else:
+        at = target.out + (first[:, None] + (n // RUN * (OW * O) + n % RUN)[None, :])
+        tl.store(at, totals.to(target.out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -70,8 +123,9 @@ def phase_of(table, which):
 def phases(x, weights, table, target, sizes, taps, tile: tl.constexpr, form: tl.constexpr):
     """out of all phases. One program per tile of a phase.
 
-    x: pointer to (B, H, W, C). weights: pointer to (N, taps.down, taps.across, taps.deep * BK), or to two of these, the
-    limbs. table: see `phase_of`. target, sizes, taps, tile, form: `records.Target`, `Sizes`, `Taps`, `Tile`, `Form`.
+    x: pointer to (B, H, W, C) or its limbs. weights: pointer to (N, taps.down, taps.across, taps.deep * BK), or to two
+    of these, the limbs. table: see `phase_of`. target, sizes, taps, tile, form: `records.Target`, `Sizes`, `Taps`,
+    `Tile`, `Form`.
     """
     B, N, H, W, C = sizes.B, sizes.N, sizes.H, sizes.W, sizes.C
     BM: tl.constexpr = tile.BM
@@ -93,17 +147,12 @@ def phases(x, weights, table, target, sizes, taps, tile: tl.constexpr, form: tl.
         h, w, q = j + phase.above + u, k + phase.left + v, p + c
         inside = ((b < B) & (h >= 0) & (h < H) & (w >= 0) & (w < W))[:, None]
         pixel = (b.to(tl.int64) * H + h) * W + w
-        if form.whole:
-            left = tl.load(x + (pixel[:, None] * depth + q[None, :]), mask=inside, other=0.0)
-        else:
-            left = tl.load(x + (pixel[:, None] * C + q[None, :]), mask=inside & (q < C)[None, :], other=0.0)
+        left = load_pixels(x, pixel, q, inside, C, depth, form)
         at = line + (((phase.top + u) * taps.across + phase.side + v) * depth + p)
         right = tl.load(at, mask=n[:, None] < N, other=0.0)
         if form.limbs == 2:
-            high = left.to(tl.bfloat16)
-            rest = (left - high.to(tl.float32)).to(tl.bfloat16)
             right = (right, tl.load(at + low, mask=n[:, None] < N, other=0.0))
-            totals = products(totals, (high, rest), right, 2)
+            totals = products(totals, left, right, 2)
         else:
             totals = products(totals, (left,), (right,), 1)
     store(totals, target, Positions(b, j, k), n, phase.i, phase.l, sizes, form)

@@ -7,7 +7,7 @@ On a GPU the arguments are torch tensors, a DeviceCache, and DeviceSpans or Step
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung
-from tilewright.ops.core.needs import amx_tiles, at_most, divides, engine, on
+from tilewright.ops.core.needs import amx_tiles, at_most, divides, engine, hopper, on
 
 ONE_QUERY = (1, 1, 1)  # rows of a block of queries
 WIDEST = 128  # elements of a head; a block of queries of twice as many would not fit in the registers
@@ -17,6 +17,7 @@ CPU = (on("cpu", "float32"),)
 CPU_BOTH = (on("cpu", "float32", "bfloat16"),)
 SIMT = (on("cuda", "float32"), engine("simt"))
 TILE = (on("cuda", "float32", "bfloat16", "float16"), at_most("D", WIDEST), engine("tile"))
+LONG = (on("cuda", "bfloat16", "float16"), at_most("D", 64), divides("D", 64), engine("tile"), hopper)
 
 # fmt: off
 ladder = Ladder(
@@ -51,4 +52,7 @@ ladder = Ladder(
     Rung("tile.direct", after="tile.kept", needs=TILE, chosen=True, c=TRUNCATED,
          idea="keys and values that nobody reads again are used where the product wrote them",
          kernel="attention.tile.launch:attend_directly"),
+    Rung("tile.specialized", after="tile.direct", needs=LONG, c=TRUNCATED,
+         idea="for long spans a warp loads blocks of keys, and two warpgroups attend to each of them",
+         kernel="attention.tile.launch:attend_specialized"),
 )

@@ -18,6 +18,9 @@ LEAST = 16  # rows and columns of a product on matrix units
 BLOCK = 64  # keys of a block, and positions up to which one program per head appends a prompt and attends to it
 BLOCK_BYTES = 8192  # bytes of a block of keys, and of a block of values
 TILES = (16, 64)  # queries of a tile: the smallest that holds a whole span, otherwise the largest
+WIDE = 128  # queries of a tile of the kernel in `tile.hopper`
+LONG = 512  # new positions of a span from which that kernel takes it: shorter ones were not measured
+SORTED = 8192  # most rows whose tiles are sorted: keys and values of GPT-2 then fill half of an H100's L2
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,15 +67,13 @@ class DeviceSpans(Spans):
         """`all_pieces` without the rows of whole prompts."""
         return self.table("other pieces", lambda: [(PIECE, 0, pieces(self.array, self.whole))])
 
-    @property
-    def all_tiles(self):
-        """Tiles of all queries, by the size of a tile."""
-        return self.table("all tiles", lambda: by_size(self.array, TILES))
+    def all_tiles(self, wide: bool = False):
+        """Tiles of all queries, by the size of a tile. wide: long spans have tiles of WIDE."""
+        return self.table(f"all tiles, {wide}", lambda: in_tiles(self.array, wide))
 
-    @property
-    def other_tiles(self):
+    def other_tiles(self, wide: bool = False):
         """`all_tiles` without whole prompts."""
-        return self.table("other tiles", lambda: by_size(self.array[~self.whole], TILES))
+        return self.table(f"other tiles, {wide}", lambda: in_tiles(self.array[~self.whole], wide))
 
     @property
     def whole_tiles(self):
@@ -170,7 +171,8 @@ def by_size(spans: np.ndarray, sizes: tuple[int, ...]) -> list[tuple[int, int, n
     """[(size, longest sequence, tiles int64 (n, 5))]: each span in the smallest size that holds it, otherwise the
     largest.
 
-    The last queries of a sequence are first, because they attend to most keys.
+    The last queries of a sequence are first, because they attend to most keys. With few rows, those of all sequences
+    are, so that the last programs are short ones. With many, a sequence's tiles stay together and find its keys in L2.
     """
     found = []
     choice = np.minimum(np.searchsorted(sizes, spans[:, SPAN.length]), len(sizes) - 1)
@@ -180,8 +182,16 @@ def by_size(spans: np.ndarray, sizes: tuple[int, ...]) -> list[tuple[int, int, n
         which, first, count = cut(mine[:, SPAN.first], mine[:, SPAN.length], size)
         row = mine[which, SPAN.row] + first - mine[which, SPAN.first]
         tiles = np.stack([mine[which, SPAN.slot], first, count, row, ends[which]], axis=1)
-        found.append((size, int(ends.max(initial=0)), tiles[::-1]))
+        few = count.sum() <= SORTED
+        order = np.argsort(-first - count, kind="stable") if few else slice(None, None, -1)
+        found.append((size, int(ends.max(initial=0)), tiles[order]))
     return found
+
+
+def in_tiles(spans: np.ndarray, wide: bool) -> list[tuple[int, int, np.ndarray]]:
+    """`by_size` with TILES. wide: spans of LONG and more positions have tiles of WIDE."""
+    long = (spans[:, SPAN.length] >= LONG) & wide
+    return by_size(spans[~long], TILES) + by_size(spans[long], (WIDE,))
 
 
 def pieces(spans: np.ndarray, without: np.ndarray | None = None) -> np.ndarray:

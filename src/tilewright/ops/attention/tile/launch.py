@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import triton
 
-from tilewright.ops.attention.operands import AttendOptions, DeviceCache
-from tilewright.ops.attention.spans import LEAST, DeviceSpans, Steps, block_of
+from tilewright.ops.attention.operands import MOST_ROWS, AttendOptions, DeviceCache
+from tilewright.ops.attention.spans import LEAST, WIDE, DeviceSpans, Steps, block_of
 from tilewright.ops.attention.tile import append as appending
 from tilewright.ops.attention.tile import blocks, direct, step, whole
 from tilewright.ops.attention.tile.records import (
@@ -15,18 +15,22 @@ from tilewright.ops.attention.tile.records import (
     Cache,
     CacheSizes,
     Form,
+    LongForm,
     New,
     Rows,
     RowSizes,
     Targets,
+    TileSizes,
 )
 from tilewright.ops.core.gpu.early import early
-from tilewright.ops.gemm.tile.start import forms, start
+from tilewright.ops.core.gpu.tensors import multiprocessors
+from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, forms, hopper_descriptor, start
 
 LOG2E = math.log2(math.e)
 PROGRAMS = 4096  # least programs of a decode step: about three times as many as an H200 runs side by side
 LONG_PROGRAMS = 1024  # the same for sequences of several blocks: an H200 runs nearly as many side by side
 LONG_HEADS = 6  # most heads of such a program: more were not measured
+ROUNDS = 8  # tiles per program from which programs of `hopper` take several: 3 each were slower, 23 each faster
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,14 @@ def padded(D: int) -> int:
     return max(LEAST, triton.next_power_of_2(D))
 
 
-def attend(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out) -> None:
-    """The rung "tile.blocks": append the new keys, then attend from every query to the cache."""
+def attend(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, wide: bool = False) -> None:
+    """The rung "tile.blocks": append the new keys, then attend from every query to the cache. wide: as for
+    `attend_directly`."""
     if isinstance(spans, Steps):
         tables = [(LEAST, spans.longest, spans.tiles(LEAST))]
         new = [(1, 0, spans.pieces())]
     else:
-        tables, new = spans.all_tiles, spans.all_pieces
+        tables, new = spans.all_tiles(wide), spans.all_pieces
     if options.new is not None:
         append(*options.new, cache, new)
     attend_tiles(q, cache, tables, options, out)
@@ -79,6 +84,10 @@ def attend_tiles(q, cache: DeviceCache, tables, options: AttendOptions, out, sha
     rung's own, for measurements."""
     sizes = CacheSizes(cache.heads, cache.length, q.stride(0), out.stride(0))
     for BM, longest, tiles in tables:
+        if BM == WIDE:
+            rows = Rows(q, cache.keys.view(-1, cache.D), cache.values.view(-1, cache.D))
+            attend_long(rows, cache, tiles, options, out, cached=True)
+            continue
         s, short = shape_for(cache, BM, longest)
         s = shape or s
         blocks.attend[(cache.heads * len(tiles),)](
@@ -88,34 +97,68 @@ def attend_tiles(q, cache: DeviceCache, tables, options: AttendOptions, out, sha
         )  # fmt: skip
 
 
-def attend_and_append(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out) -> None:
-    """The rung "tile.kept": one kernel appends the new keys of short prompts and decoding steps and attends to them."""
+def attend_and_append(
+    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, wide: bool = False
+) -> None:
+    """The rung "tile.kept": one kernel appends the new keys of short prompts and decoding steps and attends to them.
+    wide: as for `attend_directly`."""
     if options.new is None:
-        attend(q, cache, spans, options, out)
+        attend(q, cache, spans, options, out, wide)
     elif isinstance(spans, Steps):
         alike = q.dtype == options.new[0].dtype == options.new[1].dtype == cache.keys.dtype
         (decode if alike else attend)(q, cache, spans, options, out)
     else:
         append(*options.new, cache, spans.other_pieces)
         attend_whole(q, cache, spans.whole_tiles, options, out)
-        attend_tiles(q, cache, spans.other_tiles, options, out)
+        attend_tiles(q, cache, spans.other_tiles(wide), options, out)
 
 
-def attend_directly(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out) -> None:
-    """The rung "tile.direct": texts that are whole in the batch, and whose keys nobody reads again, need no cache."""
+def attend_directly(
+    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, wide: bool = False
+) -> None:
+    """The rung "tile.direct": texts that are whole in the batch, and whose keys nobody reads again, need no cache.
+    wide: the kernel in `hopper` takes long spans."""
     if options.keep or options.new is None or isinstance(spans, Steps) or not spans.fresh:
-        attend_and_append(q, cache, spans, options, out)
+        attend_and_append(q, cache, spans, options, out, wide)
         return
     k, v = options.new
     sizes = RowSizes(cache.heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
     shapes = [(Shape(BM, BM, BM // 16, 1), True, tiles) for BM, _, tiles in spans.whole_tiles]
-    shapes += [(*shape_for(cache, BM, longest), tiles) for BM, longest, tiles in spans.other_tiles]
+    shapes += [(*shape_for(cache, BM, longest), tiles) for BM, longest, tiles in spans.other_tiles(wide)]
     rows, unused = Rows(q, k, v), Cache(cache.keys, cache.values)
     for s, short, tiles in shapes:
+        if s.BM == WIDE:
+            attend_long(rows, cache, tiles, options, out, cached=False)
+            continue
         block, form = Block(s.BM, s.BN, cache.D, padded(cache.D)), Form(options.causal, short)
         key = ("attend_directly", q.device, *forms((*rows, *unused, out, tiles), sizes), s, block, form)
         arguments = rows, unused, out, tiles, sizes, options.scale * LOG2E, block, form
         start(direct.attend, key, (cache.heads * len(tiles), 1), arguments, num_warps=s.warps, num_stages=s.stages)
+
+
+def attend_specialized(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out) -> None:
+    """The rung "tile.specialized": `attend_directly`, and the kernel in `hopper` takes long spans if bulk copies can
+    read the rows: they have the cache's dtype, and begin at multiples of 16 bytes."""
+    rows, dtype = (q, *(options.new or ())), cache.keys.dtype
+    wide = all(
+        x.dtype == dtype and x.data_ptr() % ALIGNMENT == 0 and x.stride(0) * x.element_size() % ALIGNMENT == 0
+        for x in rows
+    )
+    wide = wide and out.dtype == dtype and cache.slots * cache.heads * cache.length < MOST_ROWS
+    attend_directly(q, cache, spans, options, out, wide)
+
+
+def attend_long(rows: Rows, cache: DeviceCache, tiles, options: AttendOptions, out, *, cached: bool) -> None:
+    """Queries in tiles of WIDE against keys and values. cached: these are the cache's, as rows of D elements."""
+    from tilewright.ops.attention.tile import hopper
+
+    count, D, programs = cache.heads * len(tiles), cache.D, 2 * multiprocessors()
+    sizes = TileSizes(cache.heads, cache.length, out.stride(0), count)
+    form, boxes = LongForm(options.causal, cached), (describe(x, [block_of(cache), D]) for x in rows)
+    key = ("attend_long", out.device, D, *forms((*rows, out, tiles), sizes), form)
+    arguments = *boxes, out, tiles, sizes, options.scale * LOG2E, form
+    grid = count if count < ROUNDS * programs else programs, 1
+    start(hopper.attend, key, grid, arguments, hopper_descriptor, num_warps=4, maxnreg=hopper.REGISTERS)
 
 
 def attend_whole(q, cache: DeviceCache, tables, options: AttendOptions, out) -> None:

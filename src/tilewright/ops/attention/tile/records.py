@@ -80,3 +80,60 @@ class RowSizes(NamedTuple):
     k_stride: int
     v_stride: int
     out_stride: int
+
+
+class LongForm(NamedTuple):
+    """causal: a query attends to no later position. cached: keys and values are in the cache, not in the batch's
+    rows (Hopper)."""
+
+    causal: bool
+    cached: bool
+
+
+class TileSizes(NamedTuple):
+    """heads, length: extents of the cache. out_stride: elements from one row to the next. tiles: heads of tiles that
+    the programs share (Hopper)."""
+
+    heads: int
+    length: int
+    out_stride: int
+    tiles: int
+
+
+class Buffers(NamedTuple):
+    """Shared memory of a program on Hopper. q_tiles, tiles: 64 queries of each warpgroup; blocks of keys and of values,
+    alternately. q_full, full: barriers that complete when these are loaded. q_empty, empty: when both warpgroups have
+    read them."""
+
+    q_tiles: Any
+    q_full: Any
+    q_empty: Any
+    tiles: Any
+    full: Any
+    empty: Any
+
+
+class State(NamedTuple):
+    """As for `blocks.absorb`."""
+
+    sums: Any
+    totals: Any
+    maxima: Any
+
+
+class Queries(NamedTuple):
+    """q: (64, D) queries of a warpgroup in shared memory (Hopper). positions: (64,) of these. scale: of scores, times
+    log2(e)."""
+
+    q: Any
+    positions: Any
+    scale: Any
+
+
+class Keys(NamedTuple):
+    """first, last: positions of the first key, and after the last one, to which a warpgroup attends now. end: after
+    the last one that its tile attends to."""
+
+    first: Any
+    last: Any
+    end: Any

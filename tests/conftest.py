@@ -40,13 +40,13 @@ FIRST = (
 @pytest.fixture(scope="module")
 def simulated_gpu():
     """Torch tensors on the CPU run the GPU's kernels as Python, unless TILEWRIGHT_GPU=1."""
-    from simulator import in_turns
+    from simulator import in_turns, patched_once
     from tilewright.ops.core.gpu.tensors import gpu_kernels_on_the_cpu
 
     if os.environ.get("TILEWRIGHT_GPU") == "1":
         yield
         return
-    with gpu_kernels_on_the_cpu(), in_turns():
+    with gpu_kernels_on_the_cpu(), in_turns(), patched_once():
         yield
 
 

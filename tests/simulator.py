@@ -9,6 +9,7 @@ import sys
 from _thread import allocate_lock
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +28,62 @@ def in_turns() -> Iterator[None]:
             patch.setattr(kernel, "FakeWithinKernelCUDAArray", lambda array: array._ary)  # NumPy's, without wrappers
             patch.setattr(kernelapi.FakeCUDAShared, "array", _shared_array(kernelapi))
         yield
+
+
+@contextmanager
+def patched_once() -> Iterator[None]:
+    """Triton's interpreter without its repetitions, which take three quarters of the time. Once is enough to search
+    `triton.language` for what is replaced, not at each call of a function; and to compute what belongs to a type."""
+    try:
+        from triton.language import core
+        from triton.runtime import interpreter
+    except ImportError:
+        yield
+        return
+    scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": interpreter.tl, "core": core}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang", lambda function: interpreter._LangPatchScope())
+        patch.setattr(interpreter, "_get_np_dtype", _once_a_type(interpreter._get_np_dtype))
+        patch.setattr(core.tensor, "__init__", _tensor_of(core.tensor.__init__))
+        patch.setattr(core.block_type, "__init__", _block_type_of(core.block_type.__init__))
+        yield
+    scope.restore()
+
+
+def _once_a_type(function):
+    known = {}
+
+    def remembered(of):
+        if of.name not in known:
+            known[of.name] = function(of)
+        return known[of.name]
+
+    return remembered
+
+
+def _tensor_of(init):
+    known = {}
+
+    def __init__(self, handle, type):
+        if type.name not in known:
+            init(self, handle, type)
+            known[type.name] = dict(vars(self))
+        vars(self).update(known[type.name], handle=handle)
+
+    return __init__
+
+
+def _block_type_of(init):
+    known = {}
+
+    def __init__(self, element_ty, shape):
+        key = element_ty.name, *[getattr(n, "value", n) for n in shape]
+        if key not in known:
+            init(self, element_ty, shape)
+            known[key] = dict(vars(self))
+        vars(self).update(known[key])
+
+    return __init__
 
 
 class _Block:

@@ -3,10 +3,14 @@
 import gc
 import os
 import signal
+import sys
 import zlib
 
 if os.environ.get("TILEWRIGHT_GPU") != "1":  # before numba and triton are imported, which read these once
     os.environ |= {"NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1"}
+# without saved bytecode, a quarter of the CPU time of tests that start processes is compiling our modules again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import numpy as np
 import pytest

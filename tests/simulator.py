@@ -1,5 +1,5 @@
-"""The two simulators of GPUs without their waste of time: Triton's interpreter computes once what it repeats, and in numba-cuda's
-simulator the threads of a block run in turns, each up to its next barrier.
+"""Triton's interpreter without its repetitions, and numba-cuda's simulator without its waiting: the threads of a block
+run in turns, each up to its next barrier.
 
 numba-cuda starts all threads of a block at once and polls them. They and the poll wait for Python's lock, so a block
 of 256 threads takes a second. Here one thread runs at a time, and those that meet no barrier share a thread of this

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import zlib
+from contextlib import nullcontext
 
 if os.environ.get("TILEWRIGHT_GPU") != "1":  # before numba and triton are imported, which read these once
     os.environ |= {"NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1"}
@@ -42,15 +43,24 @@ FIRST = (
 
 
 @pytest.fixture(scope="module")
-def simulated_gpu():
+def quick_interpreter():
+    """Triton's interpreter without its repetitions, unless TILEWRIGHT_GPU=1."""
+    from simulator import patched_once
+
+    with patched_once() if os.environ.get("TILEWRIGHT_GPU") != "1" else nullcontext():
+        yield
+
+
+@pytest.fixture(scope="module")
+def simulated_gpu(quick_interpreter):
     """Torch tensors on the CPU run the GPU's kernels as Python, unless TILEWRIGHT_GPU=1."""
-    from simulator import in_turns, patched_once
+    from simulator import in_turns
     from tilewright.ops.core.gpu.tensors import gpu_kernels_on_the_cpu
 
     if os.environ.get("TILEWRIGHT_GPU") == "1":
         yield
         return
-    with gpu_kernels_on_the_cpu(), in_turns(), patched_once():
+    with gpu_kernels_on_the_cpu(), in_turns():
         yield
 
 

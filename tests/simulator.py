@@ -3,9 +3,10 @@ run in turns, each up to its next barrier.
 
 numba-cuda starts all threads of a block at once and polls them. They and the poll wait for Python's lock, so a block
 of 256 threads takes a second. Here one thread runs at a time, and those that meet no barrier share a thread of this
-process. The order is reversed after each barrier, so a kernel that lacks a barrier fails in every run.
+process. After each barrier they run in another order, so a kernel that lacks a barrier fails in every run.
 """
 
+import random
 import sys
 import threading
 from _thread import allocate_lock, start_new_thread
@@ -99,7 +100,7 @@ class _Block:
     def __init__(self, f, grid_dim, block_dim, debug):
         self._f, self._block_dim, self._debug = f, block_dim, debug
         self.block_state = np.zeros(block_dim, dtype=np.bool_)  # of numba-cuda's syncthreads_count and the like
-        self.failed, self.over = None, allocate_lock()
+        self.failed, self.over, self.shuffled = None, allocate_lock(), random.Random(7)
 
     def run(self, grid_point, *arguments):
         given = lambda: self._f(*arguments), self, grid_point
@@ -113,10 +114,11 @@ class _Block:
             raise kind.with_traceback(traceback)
 
     def next(self):
-        """The next thread, after the last one the first that waits at the barrier; None if all have ended."""
+        """The next thread; after the last one, one that waits at the barrier; None if all have ended."""
         thread = next(self.turns, None)
         if thread is None:
-            self.turns, self.waiting = reversed(self.waiting), []
+            self.shuffled.shuffle(self.waiting)
+            self.turns, self.waiting = iter(self.waiting), []
             thread = next(self.turns, None)
         return thread
 

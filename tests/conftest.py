@@ -3,10 +3,15 @@
 import gc
 import os
 import signal
+import sys
 import zlib
+from contextlib import nullcontext
 
 if os.environ.get("TILEWRIGHT_GPU") != "1":  # before numba and triton are imported, which read these once
     os.environ |= {"NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1"}
+# without saved bytecode, a quarter of the CPU time of tests that start processes is compiling our modules again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import numpy as np
 import pytest
@@ -17,28 +22,38 @@ ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # to st
 # test_every_rung.py compiles most kernels for CPUs. Meanwhile the other two workers run the files up to the gap, which
 # need none of them or few: two processes that need the same kernel at the same time would both compile it.
 FIRST = (
-    "ops/test_every_rung.py", "ops/test_rows_gpu.py", "ops/test_sample_gpu.py", "runtime/jobs/test_local.py",
-    "ops/test_sentiment_gpu.py", "ops/test_swept.py", "ops/test_matmul_gpu.py", "runtime/jobs/test_mpi.py",
-    "simd/test_cache.py", "runtime/jobs/test_run.py", "ops/test_conv3d_gpu.py", "bench/test_climb_gpu.py",
-    "runtime/convert/test_state_dict.py", "test_layout.py", "ops/test_conv_transpose2d_gpu.py",
-    "ops/test_attention_gpu.py", "runtime/jobs/test_directory.py", "runtime/jobs/test_lease.py",
-    "formats/test_zarr_chunks.py", "test_messages.py", "formats/test_jsonl.py", "ops/test_matmul_argmax_gpu.py",
-    "ops/test_logprob_gpu.py", "test_types.py",
+    "ops/test_every_rung.py", "runtime/jobs/test_local.py", "ops/test_sample_gpu.py", "runtime/jobs/test_mpi.py",
+    "ops/test_matmul_gpu.py", "simd/test_cache.py", "runtime/convert/test_state_dict.py", "ops/test_rows_gpu.py",
+    "formats/test_zarr_chunks.py", "runtime/jobs/test_run.py", "ops/test_swept.py", "formats/test_jsonl.py",
+    "test_layout.py", "ops/test_sentiment_gpu.py", "bench/test_climb_gpu.py", "formats/test_safetensors.py",
+    "formats/test_zarr_volumes.py", "ops/test_conv3d_gpu.py", "formats/test_prompts.py",
+    "formats/test_tokenizer_patterns.py", "formats/test_lines.py", "formats/test_hostile_tokenizers.py",
+    "runtime/jobs/test_directory.py", "runtime/jobs/test_lease.py", "ops/test_conv_transpose2d_gpu.py",
+    "ops/test_attention_gpu.py", "ops/test_matmul_argmax_gpu.py", "test_messages.py", "ops/test_logprob_gpu.py",
+    "test_types.py",
 
-    "docs/test_tutorials.py", "test_mutants.py", "ops/test_matmul.py", "runtime/test_random_models.py",
-    "runtime/jobs/test_disks_and_races.py", "runtime/verbs/convolve/test_convolve.py", "runtime/verbs/test_shards.py",
-    "cli/test_plan.py", "bench/workloads/test_gpt2.py", "models/test_textcnn_gpu.py",
+    "docs/test_tutorials.py", "test_mutants.py", "ops/test_matmul.py", "runtime/jobs/test_disks_and_races.py",
+    "runtime/verbs/convolve/test_convolve.py", "runtime/verbs/test_shards.py", "runtime/test_random_models.py",
+    "generation/cuda/test_engine_gpu.py", "runtime/jobs/test_verbs_killed.py", "cli/test_plan.py",
+    "bench/workloads/test_gpt2.py", "runtime/jobs/test_forged.py", "cli/test_names.py",
     "runtime/process/test_bus_errors.py", "runtime/verbs/generate/test_plan.py", "generation/test_engine.py",
-    "runtime/test_forced_rungs.py", "generation/cuda/test_engine_gpu.py", "runtime/verbs/test_wrong_models.py",
-    "runtime/jobs/test_verbs_killed.py", "cli/test_names.py", "runtime/jobs/test_forged.py",
-    "runtime/jobs/test_unchanged.py", "runtime/verbs/generate/test_generate.py", "bench/job_ladders/test_run.py",
-    "runtime/process/test_signals.py", "ops/test_conv_transpose2d.py", "runtime/verbs/embed/test_embed.py",
-    "test_demo.py",
+    "runtime/test_forced_rungs.py", "runtime/verbs/test_wrong_models.py", "runtime/jobs/test_unchanged.py",
+    "runtime/verbs/generate/test_generate.py", "bench/job_ladders/test_run.py", "runtime/process/test_signals.py",
+    "ops/test_conv_transpose2d.py", "runtime/verbs/embed/test_embed.py", "test_demo.py", "models/test_textcnn_gpu.py",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def simulated_gpu():
+def quick_interpreter():
+    """Triton's interpreter without its repetitions, unless TILEWRIGHT_GPU=1."""
+    from simulator import patched_once
+
+    with patched_once() if os.environ.get("TILEWRIGHT_GPU") != "1" else nullcontext():
+        yield
+
+
+@pytest.fixture(scope="module")
+def simulated_gpu(quick_interpreter):
     """Torch tensors on the CPU run the GPU's kernels as Python, unless TILEWRIGHT_GPU=1."""
     from simulator import in_turns
     from tilewright.ops.core.gpu.tensors import gpu_kernels_on_the_cpu

@@ -25,7 +25,7 @@ decode_state = pytest.importorskip("tilewright.generation.cuda.decode_state")
 drawing = pytest.importorskip("tilewright.generation.cuda.drawing")
 engine = pytest.importorskip("tilewright.generation.cuda.engine")
 lanes = pytest.importorskip("tilewright.generation.cuda.lanes")
-
+pytestmark = pytest.mark.usefixtures("quick_interpreter")
 BACKEND = language_model.backend
 V, CONTEXT = TINY["vocab_size"], TINY["n_positions"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)

@@ -3,7 +3,8 @@ run in turns, each up to its next barrier.
 
 numba-cuda starts all threads of a block at once and polls them. They and the poll wait for Python's lock, so a block
 of 256 threads takes a second. Here one thread runs at a time, and those that meet no barrier share a thread of this
-process. After each barrier they run in another order, so a kernel that lacks a barrier fails in every run.
+process. They begin in a shuffled order, and run in another one after each barrier, so a kernel that lacks a barrier
+fails in every run.
 """
 
 import random
@@ -30,9 +31,11 @@ def in_turns() -> Iterator[None]:
             patch.setattr(kernel, "swapped_cuda_module", _Swapped)
             patch.setattr(kernel, "FakeWithinKernelCUDAArray", lambda array: array._ary)  # NumPy's, without wrappers
             patch.setattr(kernelapi.FakeCUDAShared, "array", _shared_array(kernelapi))
-        yield
-    while _Carrier.idle:
-        _Carrier.take(None)
+        try:
+            yield
+        finally:
+            while _Carrier.idle:
+                _Carrier.take(None)
 
 
 @contextmanager
@@ -51,8 +54,10 @@ def patched_once() -> Iterator[None]:
         patch.setattr(interpreter, "_get_np_dtype", _once_a_type(interpreter._get_np_dtype))
         patch.setattr(core.tensor, "__init__", _tensor_of(core.tensor.__init__))
         patch.setattr(core.block_type, "__init__", _block_type_of(core.block_type.__init__))
-        yield
-    scope.restore()
+        try:
+            yield
+        finally:
+            scope.restore()
 
 
 def _once_a_type(function):
@@ -72,7 +77,7 @@ def _tensor_of(init):
     def __init__(self, handle, type):
         if type.name not in known:
             init(self, handle, type)
-            known[type.name] = dict(vars(self))
+            known[type.name] = {name: value for name, value in vars(self).items() if name != "handle"}
         vars(self).update(known[type.name], handle=handle)
 
     return __init__
@@ -105,7 +110,9 @@ class _Block:
     def run(self, grid_point, *arguments):
         given = lambda: self._f(*arguments), self, grid_point
         self.threads = [self.thread_class(*given, point, self._debug) for point in np.ndindex(*self._block_dim)]
-        self.waiting, self.turns = [], iter(self.threads)
+        order = [*self.threads]
+        self.shuffled.shuffle(order)
+        self.waiting, self.turns = [], iter(order)
         self.over.acquire()
         self.resume(self.next())
         self.over.acquire()

@@ -41,6 +41,24 @@ def test_a_missing_barrier_is_found_in_either_direction(step):
 
 
 @cuda.jit
+def share(out, waits):
+    """All threads read what the first one wrote, after a barrier if they wait."""
+    shared = cuda.shared.array(1, np.int64)
+    if cuda.threadIdx.x == 0:
+        shared[0] = out[0] + 1
+    if waits:
+        cuda.syncthreads()
+    out[cuda.threadIdx.x] = shared[0]
+
+
+def test_a_missing_barrier_is_found_before_the_first_one():
+    for waits in (True, False):
+        out = np.full(THREADS, 7)
+        share[1, THREADS](out, waits)
+        assert (out == 8).all() == waits
+
+
+@cuda.jit
 def count(out, divisor):
     thread = cuda.threadIdx.x
     if thread >= 30:
@@ -56,6 +74,6 @@ def test_counts_and_threads_that_end_early():
 
 def test_an_error_ends_all_threads_and_names_its_own():
     before = threading.active_count()
-    with pytest.raises(ZeroDivisionError, match=r"tid=\[0, 0, 0\]"):
+    with pytest.raises(ZeroDivisionError, match=r"tid=\[\d+, 0, 0\]"):
         count[1, THREADS](np.zeros(THREADS, np.int64), 0)
     assert threading.active_count() == before

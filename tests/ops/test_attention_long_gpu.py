@@ -6,6 +6,7 @@ import pytest
 from gpu import ON_GPU, PLACE
 from tilewright.ops.attention import DeviceCache, Problem, append, attend, ladder, span
 from tilewright.ops.attention.spans import LONG, SORTED, WIDE, by_size, in_tiles
+from tilewright.ops.attention.tile import launch
 from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
@@ -21,10 +22,13 @@ def chunks(lengths: list[int], firsts: list[int]) -> list:
 
 @pytest.mark.skipif(not ON_GPU, reason="Gluon kernels cannot be interpreted")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_long_spans_have_the_same_bits_in_the_kernel_for_hopper(dtype, causal, rng):
+@pytest.mark.parametrize(("causal", "programs"), [(False, 132), (True, 132), (True, 1)])
+def test_long_spans_have_the_same_bits_in_the_kernel_for_hopper(dtype, causal, programs, rng, monkeypatch):
     """Beside short ones, from the cache and from the batch's rows, at every position in a block. What lies after a
-    sequence is NaN or another one."""
+    sequence is NaN or another one. programs: with few, each takes tile after tile."""
+    calls = []
+    monkeypatch.setattr(launch, "multiprocessors", lambda: programs)
+    monkeypatch.setattr(launch, "attend_long", lambda *a, f=launch.attend_long, **k: calls.append(f(*a, **k)))
     if why := ladder.rungs["tile.specialized"].refuses(Problem(64, dtype, "cuda")):
         pytest.skip("; ".join(why))
     lengths = [1024, 70, 513, 16, 576, 640, 700, 1]
@@ -44,6 +48,7 @@ def test_long_spans_have_the_same_bits_in_the_kernel_for_hopper(dtype, causal, r
                 attend(q, cache, chunks(lengths, firsts), causal=causal, new=(k, v), keep=keep, out=out)
             found.append(out)
         assert torch.equal(*found) and not torch.isnan(found[0]).any(), (firsts, keep)
+    assert len(calls) == 3
 
 
 def test_tiles_of_most_keys_are_first_where_rows_are_few():

@@ -46,8 +46,8 @@ def chosen(ladder: Ladder, problem: Any) -> Rung:
     """The rung that runs `problem`. If this machine has no GPU for it, the rung that would run on another machine's
     GPU.
 
-    Rungs that need a Hopper GPU have weights of about the same size as the rung below them. Raises Refused as
-    `Ladder.choose`.
+    Weights of rungs that need a Hopper GPU are some KB larger or smaller than those of the rung below. Raises Refused
+    as `Ladder.choose`.
     """
     if problem.device == "cuda" and not gpus():
         absent = {unavailable("simt"), unavailable("tile")}

@@ -34,7 +34,7 @@ def checked_prompts(
         except (UsageError, InputError) as error:
             if not record:
                 raise
-            found.append(error)
+            found.append(error.with_traceback(None))  # its frames would keep all prompts in memory
     return found
 
 

@@ -315,8 +315,8 @@ class DCGAN:
     def _between(self, i: int, n: int, shape: tuple[int, ...]) -> Array:
         """x of layer i: (n, height, width, channels), or limbs (n, height, width, 2, channels)."""
         name, (H, W, C) = "odd" if i % 2 else "even", shape
-        values = self.work.take(name, n, H * W * C, self.backend.between)
-        if self.in_limbs(i):  # the same memory, because it is large enough
+        values = self.work.take(name, n, H * W * C, self.backend.between)  # first: it decides how much is allocated
+        if self.in_limbs(i):  # in the same memory
             return self.work.take(name, n, 2 * H * W * C, "bfloat16").reshape((n, H, W, 2, C))
         return values.reshape((n, H, W, C))
 

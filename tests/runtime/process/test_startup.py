@@ -57,11 +57,11 @@ def test_descriptors_of_a_job_are_none_of_the_standard_streams():
     assert done.returncode == 3
 
 
-def catches(pid):
-    """Whether a process has a handler for SIGTERM, which Python itself has not."""
+def catches(pid, number):
+    """Whether a process has a handler for this signal, for which Python itself has none."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     caught = next(line for line in lines if line.startswith("SigCgt:"))
-    return int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1
+    return int(caught.split()[1], 16) >> (number - 1) & 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which signals a process handles")
@@ -75,7 +75,7 @@ def test_a_signal_while_the_command_line_starts(tmp_path, model, sentences, numb
     job = [sys.executable, "-m", "tilewright", "classify", "-p", model, "-i", "in.bin", "-o", "out.bin"]
     process = subprocess.Popen([sys.executable, "-c", code, *job], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
-        while not catches(process.pid):
+        while not catches(process.pid, number):
             assert process.poll() is None
             time.sleep(0.001)
         time.sleep(later)

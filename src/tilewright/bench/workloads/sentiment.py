@@ -29,11 +29,8 @@ from tilewright.models.textcnn import TextCNN, TextCNNConfig
 from tilewright.ops.core.launch import thread_count, threads
 
 SAMPLE = 256  # sentences that are checked against float64
-TOLERANCE = {
-    "float32": 1e-4,
-    "float16": 0.01,
-    "bfloat16": 0.1,
-}  # of the logits: the smaller of the absolute and the relative error
+# Of the logits: the smaller of the absolute and the relative error.
+TOLERANCE = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.1}
 ROUNDS = 10
 INSIDE, EXISTS = "table inside", "table exists"
 # By device and dtype: the batches that are tried to find PyTorch's fastest. A compilation takes 20 s.

@@ -171,8 +171,9 @@ def by_size(spans: np.ndarray, sizes: tuple[int, ...]) -> list[tuple[int, int, n
     """[(size, longest sequence, tiles int64 (n, 5))]: each span in the smallest size that holds it, otherwise the
     largest.
 
-    The last queries of a sequence are first, because they attend to most keys. With few rows, those of all sequences
-    are, so that the last programs are short ones. With many, a sequence's tiles stay together and find its keys in L2.
+    The last queries of a sequence are first: in causal attention they attend to most keys. With few rows, the last
+    queries of all sequences are first, so that the last programs are short ones. With many, a sequence's tiles stay
+    together and find its keys in L2.
     """
     found = []
     choice = np.minimum(np.searchsorted(sizes, spans[:, SPAN.length]), len(sizes) - 1)
@@ -190,7 +191,9 @@ def by_size(spans: np.ndarray, sizes: tuple[int, ...]) -> list[tuple[int, int, n
 
 def in_tiles(spans: np.ndarray, wide: bool) -> list[tuple[int, int, np.ndarray]]:
     """`by_size` with TILES. wide: spans of LONG and more positions have tiles of WIDE."""
-    long = (spans[:, SPAN.length] >= LONG) & wide
+    if not wide:
+        return by_size(spans, TILES)
+    long = spans[:, SPAN.length] >= LONG
     return by_size(spans[~long], TILES) + by_size(spans[long], (WIDE,))
 
 

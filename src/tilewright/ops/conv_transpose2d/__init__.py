@@ -28,8 +28,8 @@ def prepare(weights, *, stride=1, padding=0, dtype: str = "float32") -> Packed:
 
     stride: an integer or (down, across). padding: how much to crop off the full result, an integer or ((top, bottom),
     (left, right)). dtype: the accuracy class, "float32" or "bfloat16"; on a GPU also "float16" or "tf32". The result
-    holds KH * KW * O * C elements of 4 bytes, or 2 in a 16-bit class, and up to four times as many for small kernels; a
-    rung that packs nothing refers to weights itself. Weights on a GPU stay there, and may also be float16.
+    holds KH * KW * O * C elements of 4 bytes, or 2 in a 16-bit class, and up to twelve times as many for small kernels;
+    a rung that packs nothing refers to weights itself. Weights on a GPU stay there, and may also be float16.
     Raises UsageError for a wrong dtype, rank, stride or padding, Refused if a rung forced by `using` does not take it.
     """
     arguments = arguments_of(weights)
@@ -80,8 +80,8 @@ def conv_transpose2d(
     high limbs of a pixel, then the low ones. If `writes_limbs` is true, out may be like that.
 
     An image's bits depend on that image, weights and the options: not on the other images, their number, or the number
-    of threads. With `cpu.winograd` neighbouring outputs share products, so an infinity or NaN in x reaches the whole
-    tile of outputs.
+    of threads. Some rungs compute neighbouring outputs together, with factors of zero. There an infinity or NaN in x
+    makes neighbours of its image NaN, too: those of the tile with `cpu.winograd`, of adjacent positions on a GPU.
     """
     arguments = arguments_of(x)
     array = arguments.take(OP, "x", x)

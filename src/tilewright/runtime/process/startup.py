@@ -5,22 +5,22 @@ Before that, during the 20 ms of Python's own start, a signal kills the process 
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
 from contextlib import suppress
 from types import FrameType
 
+from tilewright import garbage
+
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # Python itself has a handler for SIGINT
-NEW_OBJECTS = 50_000  # before a garbage collection; with Python's own 700 a start takes a tenth longer
 _asked: set[str] = set()  # signals that a job has received
 
 
 def prepare() -> None:
     """Open closed standard streams, set the exit code for signals that arrive before or after a job, and collect
-    garbage less often: large libraries are imported next."""
-    gc.set_threshold(NEW_OBJECTS)
+    garbage less often until a job begins: large libraries are imported next."""
+    garbage.collect_rarely()
     hold_streams()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*SIGNALS, signal.SIGINT))  # the parent process may have blocked them
     for number in SIGNALS:
@@ -50,7 +50,7 @@ def heard(name: str) -> None:
 def finish() -> None:
     """Ignore further signals, because the exit code is decided, and exempt all objects from the garbage collections at
     Python's end, which would take 0.2 seconds and more if PyTorch is loaded."""
-    gc.freeze()
+    garbage.exempt_all()
     for number in SIGNALS if _asked else ():
         signal.signal(number, signal.SIG_IGN)
 

@@ -137,8 +137,8 @@ def attend_directly(
 
 
 def attend_specialized(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out) -> None:
-    """The rung "tile.specialized": `attend_directly`, and the kernel in `hopper` takes long spans if bulk copies can
-    read the rows: they have the cache's dtype, and begin at multiples of 16 bytes."""
+    """The rung "tile.specialized": `attend_directly`, and the kernel in `hopper` takes long spans if all arrays have
+    the cache's dtype and bulk copies can read the rows, which begin at multiples of 16 bytes; 32 bits count them."""
     rows, dtype = (q, *(options.new or ())), cache.keys.dtype
     wide = all(
         x.dtype == dtype and x.data_ptr() % ALIGNMENT == 0 and x.stride(0) * x.element_size() % ALIGNMENT == 0

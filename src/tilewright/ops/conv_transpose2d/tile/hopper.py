@@ -3,7 +3,8 @@ two warpgroups multiply half of a tile's positions each.
 
 One program per multiprocessor computes tile after tile. The loading warps run ahead, also into the next tile, and each
 warpgroup waits only for its own products. So one warpgroup adds and stores sums while the other uses the matrix unit.
-The barriers are those of `gemm.tile.hopper`. Operands are limbs, and sums have the bits of `boxes.phases`.
+The barriers are those of `gemm.tile.hopper`. Operands are limbs, and sums of finite products
+have the bits of `boxes.phases`.
 """
 
 import triton.experimental.gluon.language as gl

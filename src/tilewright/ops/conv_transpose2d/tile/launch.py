@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilewright.errors import UsageError
 from tilewright.ops.conv_transpose2d.fill import fill_without_taps
 from tilewright.ops.conv_transpose2d.operands import Epilogue, Packed
 from tilewright.ops.conv_transpose2d.tile import boxes, phases
@@ -33,10 +34,9 @@ from tilewright.ops.conv_transpose2d.tile.records import (
     Walk,
 )
 from tilewright.ops.core.gpu.tensors import multiprocessors
-from tilewright.ops.gemm.tile.start import describe, hopper_descriptor, special, start
+from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, hopper_descriptor, special, start
 
 CHUNK = 4096  # elements that one program splits into limbs
-ALIGNMENT = 16  # bytes: bulk copies need it of addresses and of rows
 SHARED = 226 << 10  # bytes of a Hopper multiprocessor's shared memory for one program or two
 EXCHANGED = 9 << 10  # bytes of it for barriers and exchanged outputs in `rolling`
 REGISTERS = 128  # per thread of two programs of 256; the multiplying warps then take 232
@@ -109,6 +109,8 @@ def convolve(
     different jobs; for weights in boxes.
     """
     if weights.data.form == "rolling" and x.shape[2] % GROUP == 0:
+        if shape or positions or depth:
+            raise UsageError("conv_transpose2d: tiles of tile.rolling have one shape")
         _rolling(x, weights, out, epilogue)
         return
     rows, columns, s = weights.rows, weights.columns, shape or shape_for(weights, x.shape)
@@ -167,9 +169,12 @@ def _by_warps(x, weights: Packed, target: Target, activation, sizes: Sizes, s: S
 
 
 def sides_of(weights: Packed, BN: int) -> Sides | None:
-    """Which taps across each half of BN columns has; None if both have all."""
+    """Which taps across each half of BN columns has; None if both have all, or if they are more than the bits of a
+    mask."""
     (least, count), N, O = weights.columns.window, weights.data.columns, weights.O
     masks = [0, 0]
+    if count > 31:
+        return None
     for n in range(N if N > O else 0):  # phases side by side, with taps for the whole window
         masks[n // (BN // 2)] |= sum(1 << (d - least) for d, _ in weights.columns.taps(n // O))
     return None if masks in ([0, 0], [2**count - 1] * 2) else Sides(*masks)
@@ -200,17 +205,18 @@ def _rolling(x, weights: Packed, out, epilogue: Epilogue) -> None:
     x = x.clone() if x.data_ptr() % ALIGNMENT else x
     view = x.view(B, H, W // GROUP, GROUP * C).permute(1, 2, 0, 3)
     bias = epilogue.bias if epilogue.bias.numel() else None
-    limbs, above, left = 2 if weights.dtype == "float32" else 1, (rows.K - 1) // 2, columns.window[0]
+    wide, limbs, left = rolling_columns(rows.K, O), 2 if weights.dtype == "float32" else 1, columns.window[0]
+    above = (triton.cdiv(wide, 4 * O) - 1) // 2  # rows whose sums move into a row of outputs, NaN in unused columns too
     first, last = rows.first // 2, (OH - 1 + rows.first) // 2 + 1
     groups, across = triton.cdiv(B, IMAGES), triton.cdiv(OW, 2 * GROUP * BLOCKS)
     height = strip_height(last - first, above, groups * across)
     down = triton.cdiv(last - first, height)
     walk = Walk(B, OH, OW, C, across, down, first, last, height, rows.first, left, max(0, -(left // GROUP)))
     form = Rolling(limbs, epilogue.activation, O, C // depth, above, stages_beside(data, C // depth))
-    boxes = [1, BLOCKS, IMAGES, depth], [1, 1, IMAGES, depth], [rolling_columns(rows.K, O), depth]
+    boxes = [1, BLOCKS, IMAGES, depth], [1, 1, IMAGES, depth], [wide, depth]
     operands = [describe(tensor, box) for tensor, box in zip((view, view, data), boxes, strict=True)]
     kinds = tuple(None if y is None else (y.dtype, y.data_ptr() % ALIGNMENT == 0) for y in (out, bias))
-    key = "rolling", x.device, x.dtype, kinds, form, boxes[2][0], tuple(map(special, walk))
+    key = "rolling", x.device, x.dtype, kinds, form, wide, tuple(map(special, walk))
     arguments = (*operands, Target(out, bias), walk, form)
     start(rolling, key, (groups * across * down, 1), arguments, hopper_descriptor, num_warps=4, maxnreg=REGISTERS)
 

@@ -1,4 +1,5 @@
-"""Parameters of the tile kernels of conv_transpose2d. `Tile`, `BoxTile` and `Form` are compile-time constants.
+"""Parameters of the tile kernels of conv_transpose2d. `Tile`, `BoxTile`, `Form`, `Sides` and `Rolling`
+are compile-time constants.
 
 Triton 3.6 cannot read a field named `values` or `type` of a record, so no record here has one.
 """
@@ -155,8 +156,8 @@ class Form(NamedTuple):
     activation: str | None
     even: bool
     run: int
-    whole: bool = True
-    O: int = 0
+    whole: bool
+    O: int
     sides: Sides | None = None
 
 

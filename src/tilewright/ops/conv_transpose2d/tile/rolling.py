@@ -183,7 +183,7 @@ def write(parts, bias, target, image, block, row, walk, form: gl.constexpr):
     width = walk.OW * O
     rows, columns = row + n // RUN, k * RUN + n % RUN
     inside = (b < walk.B) & (columns < width) & (n < 2 * RUN) & (rows >= 0) & (rows < walk.OH)
-    gl.store(target.out + (b.to(gl.int64) * walk.OH * width + rows * width + columns), tile, mask=inside)
+    gl.store(target.out + ((b.to(gl.int64) * walk.OH + rows) * width + columns), tile, mask=inside)
 
 
 @gluon.jit

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tilewright.bench.measure import interleave
-from tilewright.garbage import exempt_loaded, loaded_exempt
+from tilewright.garbage import collect_rarely, exempt_loaded, loaded_exempt
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,14 @@ def test_what_exists_is_exempt_until_the_end_of_the_block():
         gc.collect()
         assert new() is None, "objects of the block are collected"
     assert exempt > 10_000 and gc.get_freeze_count() == 0
+
+
+def test_garbage_is_rarely_collected_until_a_job_runs():
+    usual = gc.get_threshold()
+    collect_rarely()
+    rare = gc.get_threshold()
+    with loaded_exempt():
+        assert gc.get_threshold() == usual != rare
 
 
 def test_a_program_that_has_exempt_objects_keeps_them():

@@ -165,9 +165,7 @@ def _remaining(old: list[Row], new: list[Row], *, whole: bool) -> list[Row]:
         return [row for row in old if row.climb[:2] not in sizes]
     if not whole:
         again = {(row.climb, row.engine) for row in new if row.check != PEER}
-        peers = {
-            (row.climb, row.rung) for row in new if row.check == PEER
-        }  # it may have another dtype than tilewright beside it
+        peers = {(row.climb, row.rung) for row in new if row.check == PEER}  # may have another dtype
         return [row for row in old if (row.climb, row.engine) not in again and (row.climb, row.rung) not in peers]
     again = {(row.origin, row.climb, row.rung) for row in new}
     old = [row for row in old if (row.origin, row.climb, row.rung) not in again]

@@ -3,9 +3,10 @@ attend from 64 queries each.
 
 out = softmax(scale * q @ k.T) @ v, with the bits of `blocks.attend` and `direct.attend`: the same blocks, and the same
 operations in the same order. Against these, twice as many queries share a loaded block, so L2 delivers half the bytes,
-and no thread computes addresses of keys. The warps synchronise at barriers in shared memory: `full` counts the bytes
-that have arrived in a buffer, `empty` the warpgroups that have read it. Products and exponentials take about as long as
-each other; the warpgroups of two programs per multiprocessor overlap them. It was not measured for short spans.
+and no multiplying warp computes addresses of keys. The warps synchronise at barriers in shared memory: `full` counts
+the bytes that have arrived in a buffer, `empty` the warpgroups that have read it. Products and exponentials take about
+as long as each other; the warpgroups of two programs per multiprocessor overlap them. It was not measured for short
+spans.
 
 Source: Shah et al., "FlashAttention-3", 2024.
 """
@@ -195,11 +196,11 @@ def write_rows(sums, totals, out, row, stride, head, count):
 
 @gluon.jit
 def attend(q, k, v, out, tiles, sizes, scale, form: gl.constexpr):
-    """Attend from the queries in tiles of 128 to the keys of their sequences. A program takes heads of tiles: its own
-    and every num_programs-th after it.
+    """Attend from the queries in tiles of 128 to the keys of their sequences. A program computes one head of a tile
+    after another.
 
     q, k, v: descriptors of boxes of 64 rows and one head. k, v: the cache, (slots * heads * length, D), or the rows of
-    the batch. out: pointer to rows of heads * D elements of any dtype. tiles: as for `blocks.attend`, none is empty.
+    the batch. out: pointer to rows of heads * D elements. tiles: as for `blocks.attend`, none is empty.
     sizes, form: `records.TileSizes`, `LongForm`.
     """
     q_tiles = gl.allocate_shared_memory(q.dtype, [2] + q.block_type.shape, q.layout)

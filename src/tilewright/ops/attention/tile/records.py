@@ -91,8 +91,8 @@ class LongForm(NamedTuple):
 
 
 class TileSizes(NamedTuple):
-    """heads, length: extents of the cache. out_stride: elements from one row to the next. tiles: heads of tiles that
-    the programs share (Hopper)."""
+    """heads, length: extents of the cache. out_stride: elements from one row to the next. tiles: how many there
+    are, times heads (Hopper)."""
 
     heads: int
     length: int

@@ -52,7 +52,7 @@ ladder = Ladder(
     Rung("tile.direct", after="tile.kept", needs=TILE, chosen=True, c=TRUNCATED,
          idea="keys and values that nobody reads again are used where the product wrote them",
          kernel="attention.tile.launch:attend_directly"),
-    Rung("tile.specialized", after="tile.direct", needs=LONG, c=TRUNCATED,
+    Rung("tile.specialized", after="tile.direct", needs=LONG, chosen=True, c=TRUNCATED,
          idea="for long spans a warp loads blocks of keys, and two warpgroups attend to each of them",
          kernel="attention.tile.launch:attend_specialized"),
 )

@@ -136,7 +136,7 @@ def lines(rows: list[Row]) -> list[str]:
     for row in rows:
         share = 100 * (row.roof_share or 0)
         rates = f"{row.gflops:>8.1f} GFLOP/s{row.gbytes_s:>8.2f} GB/s{share:>6.1f} % of its limit"
-        ratio = f"   {row.peer_ratio:.1f} x slower" if row.check == PEER and row.peer_ratio else ""
+        ratio = f"   tilewright is {row.peer_ratio:.2f} x as fast" if row.check == PEER and row.peer_ratio else ""
         name = (
             f"  {row.rung}"
             if row.check == PEER

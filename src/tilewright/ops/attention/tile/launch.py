@@ -30,7 +30,6 @@ LOG2E = math.log2(math.e)
 PROGRAMS = 4096  # least programs of a decode step: about three times as many as an H200 runs side by side
 LONG_PROGRAMS = 1024  # the same for sequences of several blocks: an H200 runs nearly as many side by side
 LONG_HEADS = 6  # most heads of such a program: more were not measured
-ROUNDS = 8  # tiles per program from which programs of `hopper` take several: 3 each were slower, 23 each faster
 
 
 @dataclass(frozen=True)
@@ -152,12 +151,12 @@ def attend_long(rows: Rows, cache: DeviceCache, tiles, options: AttendOptions, o
     """Queries in tiles of WIDE against keys and values. cached: these are the cache's, as rows of D elements."""
     from tilewright.ops.attention.tile import hopper
 
-    count, D, programs = cache.heads * len(tiles), cache.D, 2 * multiprocessors()
+    count, D = cache.heads * len(tiles), cache.D
     sizes = TileSizes(cache.heads, cache.length, out.stride(0), count)
     form, boxes = LongForm(options.causal, cached), (describe(x, [block_of(cache), D]) for x in rows)
     key = ("attend_long", out.device, D, *forms((*rows, out, tiles), sizes), form)
     arguments = *boxes, out, tiles, sizes, options.scale * LOG2E, form
-    grid = count if count < ROUNDS * programs else programs, 1
+    grid = min(count, 2 * multiprocessors()), 1
     start(hopper.attend, key, grid, arguments, hopper_descriptor, num_warps=4, maxnreg=hopper.REGISTERS)
 
 

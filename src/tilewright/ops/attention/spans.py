@@ -67,13 +67,13 @@ class DeviceSpans(Spans):
         """`all_pieces` without the rows of whole prompts."""
         return self.table("other pieces", lambda: [(PIECE, 0, pieces(self.array, self.whole))])
 
-    def all_tiles(self, wide: bool = False):
-        """Tiles of all queries, by the size of a tile. wide: long spans have tiles of WIDE."""
-        return self.table(f"all tiles, {wide}", lambda: in_tiles(self.array, wide))
+    def all_tiles(self, queues: int = 0):
+        """Tiles of all queries, by the size of a tile. queues: as for `in_tiles`."""
+        return self.table(f"all tiles, {queues}", lambda: in_tiles(self.array, queues))
 
-    def other_tiles(self, wide: bool = False):
+    def other_tiles(self, queues: int = 0):
         """`all_tiles` without whole prompts."""
-        return self.table(f"other tiles, {wide}", lambda: in_tiles(self.array[~self.whole], wide))
+        return self.table(f"other tiles, {queues}", lambda: in_tiles(self.array[~self.whole], queues))
 
     @property
     def whole_tiles(self):
@@ -189,12 +189,28 @@ def by_size(spans: np.ndarray, sizes: tuple[int, ...]) -> list[tuple[int, int, n
     return found
 
 
-def in_tiles(spans: np.ndarray, wide: bool) -> list[tuple[int, int, np.ndarray]]:
-    """`by_size` with TILES. wide: spans of LONG and more positions have tiles of WIDE."""
-    if not wide:
+def in_tiles(spans: np.ndarray, queues: int = 0) -> list[tuple[int, int, np.ndarray]]:
+    """`by_size` with TILES. queues: unless 0, spans of LONG and more positions have tiles of WIDE in so many queues."""
+    if not queues:
         return by_size(spans, TILES)
     long = spans[:, SPAN.length] >= LONG
-    return by_size(spans[~long], TILES) + by_size(spans[long], (WIDE,))
+    ((_, longest, tiles),) = by_size(spans[long], (WIDE,))
+    return [*by_size(spans[~long], TILES), (WIDE, longest, in_queues(tiles, queues))]
+
+
+def in_queues(tiles: np.ndarray, queues: int) -> np.ndarray:
+    """Tiles (n, 5) in up to `queues` queues: the first of each, the second of each, and so on. Of these, the one with
+    most keys joins the queue with fewest. Tiles without queries fill the queues up to one length."""
+    queues = min(queues, len(tiles))
+    turns = -(-len(tiles) // queues) if queues else 0
+    found, keys = np.zeros((turns, queues, 5), np.int64), np.zeros(queues, np.int64)
+    for turn in range(turns):
+        new = tiles[turn * queues : (turn + 1) * queues]
+        new = new[np.argsort(-new[:, 1] - new[:, 2], kind="stable")]
+        fewest = np.argsort(keys, kind="stable")[: len(new)]
+        found[turn, fewest] = new
+        keys[fewest] += new[:, 1] + new[:, 2]
+    return found.reshape(-1, 5)
 
 
 def pieces(spans: np.ndarray, without: np.ndarray | None = None) -> np.ndarray:

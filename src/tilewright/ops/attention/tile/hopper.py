@@ -33,29 +33,21 @@ barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # the first name in
 
 
 @gluon.jit
-def tile_of(turn):
-    """The tile of this program's turn. Turns go there and back over the tiles, which may be sorted: so a program that
-    takes a long tile next takes a short one."""
-    program, programs = gl.program_id(0), gl.num_programs(0)
-    return turn * programs + gl.where(turn % 2 == 0, program, programs - 1 - program)
-
-
-@gluon.jit
 def load_tiles(rows, tiles, buffers, sizes, form: gl.constexpr):
     """The loading warp: load the queries of each tile of this program, and its blocks of keys and of values, once a
     buffer is empty. rows: descriptors of boxes of 64 rows of one head."""
     BN: gl.constexpr = buffers.k_tiles.type.shape[1]
     D: gl.constexpr = buffers.k_tiles.type.shape[2]
     step = 0
-    for turn in range(gl.cdiv(sizes.tiles, gl.num_programs(0))):
-        index = tile_of(turn)
-        if index < sizes.tiles:
-            head, tile = index % sizes.heads, tiles + index // sizes.heads * 5
-            slot, first, count = gl.load(tile), gl.load(tile + 1), gl.load(tile + 2)
-            row, end = gl.load(tile + 3), gl.load(tile + 4)
+    for index in range(gl.program_id(0), sizes.tiles, gl.num_programs(0)):
+        head, tile = index % sizes.heads, tiles + index // sizes.heads * 5
+        slot, first, count = gl.load(tile), gl.load(tile + 1), gl.load(tile + 2)
+        row, end = gl.load(tile + 3), gl.load(tile + 4)
+        if count > 0:
             if form.causal:
                 end = first + count
             column = head * D
+            turn = index // gl.num_programs(0)
             buffer = turn % TILES
             full = buffers.q_full.index(buffer)
             mbarrier.wait(buffers.q_empty.index(buffer), (turn // TILES & 1) ^ 1)
@@ -171,12 +163,11 @@ def attend_tiles(out, tiles, buffers, scale, sizes, form: gl.constexpr, GROUP: g
     """A multiplying warpgroup: attend from the first (GROUP 0) or last 64 queries of each tile of this program."""
     BN: gl.constexpr = buffers.k_tiles.type.shape[1]
     step = 0
-    for turn in range(gl.cdiv(sizes.tiles, gl.num_programs(0))):
-        index = tile_of(turn)
-        if index < sizes.tiles:
-            head, tile = index % sizes.heads, tiles + index // sizes.heads * 5
-            first, count = gl.load(tile + 1), gl.load(tile + 2)
-            row, end = gl.load(tile + 3) + GROUP * QUERIES, gl.load(tile + 4)
+    for index in range(gl.program_id(0), sizes.tiles, gl.num_programs(0)):
+        head, tile = index % sizes.heads, tiles + index // sizes.heads * 5
+        first, count = gl.load(tile + 1), gl.load(tile + 2)
+        row, end = gl.load(tile + 3) + GROUP * QUERIES, gl.load(tile + 4)
+        if count > 0:
             mine = gl.minimum(count - GROUP * QUERIES, QUERIES)  # queries of this warpgroup
             start, last = first + GROUP * QUERIES, end
             if form.causal:
@@ -186,6 +177,7 @@ def attend_tiles(out, tiles, buffers, scale, sizes, form: gl.constexpr, GROUP: g
                 whole = end // BN * BN
             if mine <= 0:
                 whole, last = 0, 0
+            turn = index // gl.num_programs(0)
             buffer = turn % TILES
             mbarrier.wait(buffers.q_full.index(buffer), turn // TILES & 1)
             next_step = step + gl.cdiv(end, BN)
@@ -214,11 +206,11 @@ def write_rows(sums, totals, out, row, stride, head, count):
 
 @gluon.jit
 def attend(q, k, v, out, tiles, sizes, scale, form: gl.constexpr):
-    """Attend from the queries in tiles of 128 to the keys of their sequences. A program computes one head of a tile
-    after another.
+    """Attend from the queries in tiles of 128 to the keys of their sequences. A program computes one head of the tiles
+    of a queue; the number of programs is a multiple of the heads.
 
     q, k, v: descriptors of boxes of 64 rows and one head. k, v: the cache, (slots * heads * length, D), or the rows of
-    the batch. out: pointer to rows of heads * D elements. tiles: as for `blocks.attend`, none is empty.
+    the batch. out: pointer to rows of heads * D elements. tiles: as for `blocks.attend`, in queues.
     sizes, form: `records.TileSizes`, `LongForm`.
     """
     q_tiles = gl.allocate_shared_memory(q.dtype, [2 * TILES] + q.block_type.shape, q.layout)

@@ -101,9 +101,9 @@ class TileSizes(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Shared memory of a program on Hopper. q_tiles: 64 queries of each warpgroup, of two tiles. k_tiles, v_tiles: blocks
-    of keys and of values. q_full, k_full, v_full: barriers that complete when these are loaded. q_empty, empty: when both
-    warpgroups have read the queries, or a block of keys and of values."""
+    """Shared memory of a program on Hopper. q_tiles: 64 queries of each warpgroup, for two tiles. k_tiles, v_tiles:
+    blocks of keys and of values. q_full, k_full, v_full: barriers that complete when these are loaded. q_empty, empty:
+    when both warpgroups have read the queries, or a block of keys and of values."""
 
     q_tiles: Any
     k_tiles: Any
@@ -116,8 +116,8 @@ class Buffers(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """q: (64, D) queries of a warpgroup in shared memory (Hopper). start: position of the first. scale: of scores, times
-    log2(e)."""
+    """q: (64, D) queries of a warpgroup in shared memory (Hopper). start: position of the first. scale: of scores,
+    times log2(e)."""
 
     q: Any
     start: Any

@@ -23,6 +23,14 @@ LONG = 512  # new positions of a span from which that kernel takes it: shorter o
 SORTED = 8192  # most rows whose tiles are sorted: keys and values of GPT-2 then fill half of an H100's L2
 
 
+@dataclass(frozen=True)
+class Queues:
+    """Queues of tiles of WIDE. count: how many. causal: a query attends to no later position, else to all."""
+
+    count: int
+    causal: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Spans:
     """Checked spans: int64 (n, COLUMNS), inside `slots` slots of `length` positions and `rows` rows."""
@@ -67,11 +75,11 @@ class DeviceSpans(Spans):
         """`all_pieces` without the rows of whole prompts."""
         return self.table("other pieces", lambda: [(PIECE, 0, pieces(self.array, self.whole))])
 
-    def all_tiles(self, queues: int = 0):
+    def all_tiles(self, queues: Queues | None = None):
         """Tiles of all queries, by the size of a tile. queues: as for `in_tiles`."""
         return self.table(f"all tiles, {queues}", lambda: in_tiles(self.array, queues))
 
-    def other_tiles(self, queues: int = 0):
+    def other_tiles(self, queues: Queues | None = None):
         """`all_tiles` without whole prompts."""
         return self.table(f"other tiles, {queues}", lambda: in_tiles(self.array[~self.whole], queues))
 
@@ -189,27 +197,28 @@ def by_size(spans: np.ndarray, sizes: tuple[int, ...]) -> list[tuple[int, int, n
     return found
 
 
-def in_tiles(spans: np.ndarray, queues: int = 0) -> list[tuple[int, int, np.ndarray]]:
-    """`by_size` with TILES. queues: unless 0, spans of LONG and more positions have tiles of WIDE in so many queues."""
-    if not queues:
+def in_tiles(spans: np.ndarray, queues: Queues | None = None) -> list[tuple[int, int, np.ndarray]]:
+    """`by_size` with TILES. queues: if given, spans of LONG and more positions have tiles of WIDE, `in_queues`."""
+    if queues is None:
         return by_size(spans, TILES)
     long = spans[:, SPAN.length] >= LONG
     ((_, longest, tiles),) = by_size(spans[long], (WIDE,))
     return [*by_size(spans[~long], TILES), (WIDE, longest, in_queues(tiles, queues))]
 
 
-def in_queues(tiles: np.ndarray, queues: int) -> np.ndarray:
-    """Tiles (n, 5) in up to `queues` queues: the first of each, the second of each, and so on. Of these, the one with
-    most keys joins the queue with fewest. Tiles without queries fill the queues up to one length."""
-    queues = min(queues, len(tiles))
-    turns = -(-len(tiles) // queues) if queues else 0
-    found, keys = np.zeros((turns, queues, 5), np.int64), np.zeros(queues, np.int64)
+def in_queues(tiles: np.ndarray, queues: Queues) -> np.ndarray:
+    """Tiles (n, 5) in up to queues.count queues: the first of each, the second of each, and so on. Of these, the one
+    with most keys joins the queue with fewest. Tiles without queries fill the queues up to one length."""
+    count = min(queues.count, len(tiles))
+    turns = -(-len(tiles) // count) if count else 0
+    keys = tiles[:, 1] + tiles[:, 2] if queues.causal else tiles[:, 4]
+    found, queued = np.zeros((turns, count, 5), np.int64), np.zeros(count, np.int64)
     for turn in range(turns):
-        new = tiles[turn * queues : (turn + 1) * queues]
-        new = new[np.argsort(-new[:, 1] - new[:, 2], kind="stable")]
-        fewest = np.argsort(keys, kind="stable")[: len(new)]
-        found[turn, fewest] = new
-        keys[fewest] += new[:, 1] + new[:, 2]
+        first = turn * count
+        new = first + np.argsort(-keys[first : first + count], kind="stable")
+        fewest = np.argsort(queued, kind="stable")[: len(new)]
+        found[turn, fewest] = tiles[new]
+        queued[fewest] += keys[new]
     return found.reshape(-1, 5)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import triton
 
 from tilewright.ops.attention.operands import MOST_ROWS, AttendOptions, DeviceCache
-from tilewright.ops.attention.spans import LEAST, WIDE, DeviceSpans, Steps, block_of
+from tilewright.ops.attention.spans import LEAST, WIDE, DeviceSpans, Queues, Steps, block_of
 from tilewright.ops.attention.tile import append as appending
 from tilewright.ops.attention.tile import blocks, direct, step, whole
 from tilewright.ops.attention.tile.records import (
@@ -57,7 +57,9 @@ def padded(D: int) -> int:
     return max(LEAST, triton.next_power_of_2(D))
 
 
-def attend(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, queues: int = 0) -> None:
+def attend(
+    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, queues: Queues | None = None
+) -> None:
     """The rung "tile.blocks": append the new keys, then attend from every query to the cache. queues: as for
     `attend_directly`."""
     if isinstance(spans, Steps):
@@ -97,7 +99,7 @@ def attend_tiles(q, cache: DeviceCache, tables, options: AttendOptions, out, sha
 
 
 def attend_and_append(
-    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, queues: int = 0
+    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, queues: Queues | None = None
 ) -> None:
     """The rung "tile.kept": one kernel appends the new keys of short prompts and decoding steps and attends to them.
     queues: as for `attend_directly`."""
@@ -113,10 +115,10 @@ def attend_and_append(
 
 
 def attend_directly(
-    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, queues: int = 0
+    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, queues: Queues | None = None
 ) -> None:
     """The rung "tile.direct": texts that are whole in the batch, and whose keys nobody reads again, need no cache.
-    queues: of tiles of long spans for the kernel in `hopper`; 0 if it takes none."""
+    queues: of tiles of long spans, if the kernel in `hopper` takes these."""
     if options.keep or options.new is None or isinstance(spans, Steps) or not spans.fresh:
         attend_and_append(q, cache, spans, options, out, queues)
         return
@@ -144,7 +146,7 @@ def attend_specialized(q, cache: DeviceCache, spans: DeviceSpans | Steps, option
         for x in rows
     )
     wide = wide and out.dtype == dtype and cache.slots * cache.heads * cache.length < MOST_ROWS
-    attend_directly(q, cache, spans, options, out, queues_of(cache) if wide else 0)
+    attend_directly(q, cache, spans, options, out, Queues(queues_of(cache), options.causal) if wide else None)
 
 
 def queues_of(cache: DeviceCache) -> int:

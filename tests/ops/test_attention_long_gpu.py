@@ -5,7 +5,7 @@ import pytest
 
 from gpu import ON_GPU, PLACE
 from tilewright.ops.attention import DeviceCache, Problem, append, attend, ladder, span
-from tilewright.ops.attention.spans import LONG, SORTED, WIDE, by_size, in_tiles
+from tilewright.ops.attention.spans import LONG, SORTED, WIDE, Queues, by_size, in_queues, in_tiles
 from tilewright.ops.attention.tile import launch
 from tilewright.ops.core.ladder import using
 
@@ -59,5 +59,16 @@ def test_tiles_of_most_keys_are_first_where_rows_are_few():
     many = np.array(chunks([SORTED, 300], [0, 0]), np.int64)
     ((_, _, tiles),) = by_size(many, (64,))
     assert tiles[0].tolist() == [1, 256, 44, SORTED + 256, 300] and (np.diff(tiles[:, 0]) <= 0).all()
-    for wide, wanted in ((False, {64: 15}), (True, {64: 7, WIDE: LONG // WIDE})):
-        assert {size: len(tiles) for size, _, tiles in in_tiles(few, wide) if len(tiles)} == wanted
+    for queues, wanted in ((None, {64: 15}), (3, {64: 7, WIDE: 6}), (22, {64: 7, WIDE: LONG // WIDE})):
+        found = in_tiles(few, queues and Queues(queues, True))
+        assert {size: len(tiles) for size, _, tiles in found if len(tiles)} == wanted
+
+
+def test_queues_hold_every_tile_once_and_about_as_many_keys():
+    """Queues without a last tile have an empty one. Without causality all tiles are alike and keep their order."""
+    ((_, _, tiles),) = by_size(np.array(chunks([1024] * 8, [0] * 8), np.int64), (WIDE,))
+    queues = in_queues(tiles, Queues(22, True))
+    assert sorted(map(tuple, queues[queues[:, 2] > 0])) == sorted(map(tuple, tiles))
+    turns = queues.reshape(3, 22, 5)
+    assert turns[:2, :, 2].all() and np.ptp((turns[:, :, 1] + turns[:, :, 2]).sum(0)) <= 2 * WIDE
+    assert (in_queues(tiles, Queues(22, False))[: len(tiles)] == tiles).all()

@@ -23,6 +23,14 @@ LONG = 512  # new positions of a span from which that kernel takes it: shorter o
 SORTED = 8192  # most rows whose tiles are sorted: keys and values of GPT-2 then fill half of an H100's L2
 
 
+@dataclass(frozen=True)
+class Queues:
+    """Queues of tiles of WIDE. count: how many. causal: a query attends to no later position, else to all."""
+
+    count: int
+    causal: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Spans:
     """Checked spans: int64 (n, COLUMNS), inside `slots` slots of `length` positions and `rows` rows."""
@@ -67,13 +75,13 @@ class DeviceSpans(Spans):
         """`all_pieces` without the rows of whole prompts."""
         return self.table("other pieces", lambda: [(PIECE, 0, pieces(self.array, self.whole))])
 
-    def all_tiles(self, wide: bool = False):
-        """Tiles of all queries, by the size of a tile. wide: long spans have tiles of WIDE."""
-        return self.table(f"all tiles, {wide}", lambda: in_tiles(self.array, wide))
+    def all_tiles(self, queues: Queues | None = None):
+        """Tiles of all queries, by the size of a tile. queues: as for `in_tiles`."""
+        return self.table(f"all tiles, {queues}", lambda: in_tiles(self.array, queues))
 
-    def other_tiles(self, wide: bool = False):
+    def other_tiles(self, queues: Queues | None = None):
         """`all_tiles` without whole prompts."""
-        return self.table(f"other tiles, {wide}", lambda: in_tiles(self.array[~self.whole], wide))
+        return self.table(f"other tiles, {queues}", lambda: in_tiles(self.array[~self.whole], queues))
 
     @property
     def whole_tiles(self):
@@ -189,12 +197,29 @@ def by_size(spans: np.ndarray, sizes: tuple[int, ...]) -> list[tuple[int, int, n
     return found
 
 
-def in_tiles(spans: np.ndarray, wide: bool) -> list[tuple[int, int, np.ndarray]]:
-    """`by_size` with TILES. wide: spans of LONG and more positions have tiles of WIDE."""
-    if not wide:
+def in_tiles(spans: np.ndarray, queues: Queues | None = None) -> list[tuple[int, int, np.ndarray]]:
+    """`by_size` with TILES. queues: if given, spans of LONG and more positions have tiles of WIDE, `in_queues`."""
+    if queues is None:
         return by_size(spans, TILES)
     long = spans[:, SPAN.length] >= LONG
-    return by_size(spans[~long], TILES) + by_size(spans[long], (WIDE,))
+    ((_, longest, tiles),) = by_size(spans[long], (WIDE,))
+    return [*by_size(spans[~long], TILES), (WIDE, longest, in_queues(tiles, queues))]
+
+
+def in_queues(tiles: np.ndarray, queues: Queues) -> np.ndarray:
+    """Tiles (n, 5) in up to queues.count queues: the first of each, the second of each, and so on. Of these, the one
+    with most keys joins the queue with fewest. Tiles without queries fill the queues up to one length."""
+    count = min(queues.count, len(tiles))
+    turns = -(-len(tiles) // count) if count else 0
+    keys = tiles[:, 1] + tiles[:, 2] if queues.causal else tiles[:, 4]
+    found, queued = np.zeros((turns, count, 5), np.int64), np.zeros(count, np.int64)
+    for turn in range(turns):
+        first = turn * count
+        new = first + np.argsort(-keys[first : first + count], kind="stable")
+        fewest = np.argsort(queued, kind="stable")[: len(new)]
+        found[turn, fewest] = tiles[new]
+        queued[fewest] += keys[new]
+    return found.reshape(-1, 5)
 
 
 def pieces(spans: np.ndarray, without: np.ndarray | None = None) -> np.ndarray:

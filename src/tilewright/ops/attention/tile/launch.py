@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import triton
 
 from tilewright.ops.attention.operands import MOST_ROWS, AttendOptions, DeviceCache
-from tilewright.ops.attention.spans import LEAST, WIDE, DeviceSpans, Steps, block_of
+from tilewright.ops.attention.spans import LEAST, WIDE, DeviceSpans, Queues, Steps, block_of
 from tilewright.ops.attention.tile import append as appending
 from tilewright.ops.attention.tile import blocks, direct, step, whole
 from tilewright.ops.attention.tile.records import (
@@ -30,7 +30,6 @@ LOG2E = math.log2(math.e)
 PROGRAMS = 4096  # least programs of a decode step: about three times as many as an H200 runs side by side
 LONG_PROGRAMS = 1024  # the same for sequences of several blocks: an H200 runs nearly as many side by side
 LONG_HEADS = 6  # most heads of such a program: more were not measured
-ROUNDS = 8  # tiles per program from which programs of `hopper` take several: 3 each were slower, 23 each faster
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,16 @@ def padded(D: int) -> int:
     return max(LEAST, triton.next_power_of_2(D))
 
 
-def attend(q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, wide: bool = False) -> None:
-    """The rung "tile.blocks": append the new keys, then attend from every query to the cache. wide: as for
+def attend(
+    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, queues: Queues | None = None
+) -> None:
+    """The rung "tile.blocks": append the new keys, then attend from every query to the cache. queues: as for
     `attend_directly`."""
     if isinstance(spans, Steps):
         tables = [(LEAST, spans.longest, spans.tiles(LEAST))]
         new = [(1, 0, spans.pieces())]
     else:
-        tables, new = spans.all_tiles(wide), spans.all_pieces
+        tables, new = spans.all_tiles(queues), spans.all_pieces
     if options.new is not None:
         append(*options.new, cache, new)
     attend_tiles(q, cache, tables, options, out)
@@ -98,33 +99,33 @@ def attend_tiles(q, cache: DeviceCache, tables, options: AttendOptions, out, sha
 
 
 def attend_and_append(
-    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, wide: bool = False
+    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, queues: Queues | None = None
 ) -> None:
     """The rung "tile.kept": one kernel appends the new keys of short prompts and decoding steps and attends to them.
-    wide: as for `attend_directly`."""
+    queues: as for `attend_directly`."""
     if options.new is None:
-        attend(q, cache, spans, options, out, wide)
+        attend(q, cache, spans, options, out, queues)
     elif isinstance(spans, Steps):
         alike = q.dtype == options.new[0].dtype == options.new[1].dtype == cache.keys.dtype
         (decode if alike else attend)(q, cache, spans, options, out)
     else:
         append(*options.new, cache, spans.other_pieces)
         attend_whole(q, cache, spans.whole_tiles, options, out)
-        attend_tiles(q, cache, spans.other_tiles(wide), options, out)
+        attend_tiles(q, cache, spans.other_tiles(queues), options, out)
 
 
 def attend_directly(
-    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, wide: bool = False
+    q, cache: DeviceCache, spans: DeviceSpans | Steps, options: AttendOptions, out, queues: Queues | None = None
 ) -> None:
     """The rung "tile.direct": texts that are whole in the batch, and whose keys nobody reads again, need no cache.
-    wide: the kernel in `hopper` takes long spans."""
+    queues: of tiles of long spans, if the kernel in `hopper` takes these."""
     if options.keep or options.new is None or isinstance(spans, Steps) or not spans.fresh:
-        attend_and_append(q, cache, spans, options, out, wide)
+        attend_and_append(q, cache, spans, options, out, queues)
         return
     k, v = options.new
     sizes = RowSizes(cache.heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
     shapes = [(Shape(BM, BM, BM // 16, 1), True, tiles) for BM, _, tiles in spans.whole_tiles]
-    shapes += [(*shape_for(cache, BM, longest), tiles) for BM, longest, tiles in spans.other_tiles(wide)]
+    shapes += [(*shape_for(cache, BM, longest), tiles) for BM, longest, tiles in spans.other_tiles(queues)]
     rows, unused = Rows(q, k, v), Cache(cache.keys, cache.values)
     for s, short, tiles in shapes:
         if s.BM == WIDE:
@@ -145,19 +146,24 @@ def attend_specialized(q, cache: DeviceCache, spans: DeviceSpans | Steps, option
         for x in rows
     )
     wide = wide and out.dtype == dtype and cache.slots * cache.heads * cache.length < MOST_ROWS
-    attend_directly(q, cache, spans, options, out, wide)
+    attend_directly(q, cache, spans, options, out, Queues(queues_of(cache), options.causal) if wide else None)
+
+
+def queues_of(cache: DeviceCache) -> int:
+    """Queues of tiles for the kernel in `hopper`. One program per head takes the tiles of a queue, and a multiprocessor
+    runs two programs."""
+    return max(1, 2 * multiprocessors() // cache.heads)
 
 
 def attend_long(rows: Rows, cache: DeviceCache, tiles, options: AttendOptions, out, *, cached: bool) -> None:
-    """Queries in tiles of WIDE against keys and values. cached: these are the cache's, as rows of D elements."""
+    """Queries in queues of tiles of WIDE against keys and values. cached: these are rows of D elements of the cache."""
     from tilewright.ops.attention.tile import hopper
 
-    count, D, programs = cache.heads * len(tiles), cache.D, 2 * multiprocessors()
-    sizes = TileSizes(cache.heads, cache.length, out.stride(0), count)
+    D, queues = cache.D, min(queues_of(cache), len(tiles))
+    sizes = TileSizes(cache.heads, cache.length, out.stride(0), cache.heads * len(tiles))
     form, boxes = LongForm(options.causal, cached), (describe(x, [block_of(cache), D]) for x in rows)
     key = ("attend_long", out.device, D, *forms((*rows, out, tiles), sizes), form)
-    arguments = *boxes, out, tiles, sizes, options.scale * LOG2E, form
-    grid = count if count < ROUNDS * programs else programs, 1
+    arguments, grid = (*boxes, out, tiles, sizes, options.scale * LOG2E, form), (cache.heads * queues, 1)
     start(hopper.attend, key, grid, arguments, hopper_descriptor, num_warps=4, maxnreg=hopper.REGISTERS)
 
 

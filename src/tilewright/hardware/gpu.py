@@ -36,8 +36,9 @@ def _driver() -> tuple[ctypes.CDLL | None, str]:
     return (library, "") if status == WORKS else (None, f"the NVIDIA driver does not start (CUDA error {status})")
 
 
+@functools.cache
 def start_ahead(*, context: bool) -> None:
-    """Start the driver in another thread, which takes 0.2 s, while the caller imports large libraries.
+    """Start the driver once, in another thread, while the caller imports large libraries. It takes 0.2 s.
 
     context: also create the context in which PyTorch and numba-cuda will compute, if the driver shows a single GPU.
     Errors are ignored here, and raised where the GPU is needed. Python waits for the thread before it exits. For a

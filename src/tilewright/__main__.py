@@ -12,6 +12,9 @@ def main() -> None:
         raise SystemExit(130) from None
     try:
         run()
+    except SystemExit as end:
+        startup.leave(end.code)
+        raise
     finally:
         startup.finish()
 

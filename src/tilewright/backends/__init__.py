@@ -6,6 +6,7 @@ two implementations.
 
 from tilewright.backends.protocol import Backend
 from tilewright.errors import UsageError
+from tilewright.hardware.gpu import start_ahead
 from tilewright.switches import Without
 
 
@@ -26,6 +27,7 @@ def backend(device: str | Backend, dtype: str = "float32", without: Without = fr
         return Cpu(without)
     if device != "cuda":
         raise UsageError(f"device is {device!r}; it must be cpu or cuda")
+    start_ahead(context=True)  # while the kernels' libraries are imported
     from tilewright.backends.cuda import Cuda
 
     return Cuda(dtype, without=without)

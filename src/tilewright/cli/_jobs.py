@@ -272,9 +272,21 @@ class Speaker:
         say(line, err=self.options.json)
 
 
+def _start_gpu(options: Any) -> None:
+    """Start the GPU's driver ahead for a job that may compute on a GPU in this process.
+
+    With --device auto the context is not created, because a float64 volume stays on the CPU.
+    """
+    alone = options.engine in (None, "inline") and options.workers in (None, 1)
+    if options.device != "cpu" and alone:
+        from tilewright.hardware.gpu import start_ahead
+
+        start_ahead(context=options.device == "cuda")
+
+
 def run_job(
     verb: str,
-    job: Any,
+    job_of: Callable[[Any], Any],
     options: Any,
     rows: Callable[[], dict[str, str]],
     unit: str,
@@ -284,9 +296,11 @@ def run_job(
 ) -> None:
     """Run the job of a verb, say how it goes, and exit with the job's exit code.
 
-    rows: of the banner. unit: of the throughput; "tokens" are counted by the report, all else is its records. warnings:
-    of a report. head: the options that --json repeats; None: those of a job with a model.
+    job_of(options): the job. rows: of the banner. unit: of the throughput; "tokens" are counted by the report, all else
+    is its records. warnings: of a report. head: the options that --json repeats; None: those of a job with a model.
     """
+    _start_gpu(options)
+    job = job_of(options)
     run = getattr(import_module(f"tilewright.runtime.verbs.{verb}"), verb)
 
     def told() -> str:

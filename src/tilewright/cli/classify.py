@@ -110,4 +110,4 @@ def classify(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    run_job("classify", job_of(options), options, lambda: model_rows(options, "Sentences"), "sentences")
+    run_job("classify", job_of, options, lambda: model_rows(options, "Sentences"), "sentences")

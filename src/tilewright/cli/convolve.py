@@ -129,7 +129,7 @@ def convolve(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped.
     """
-    run_job("convolve", job_of(options), options, lambda: _rows(options), "voxels", head=lambda: _head(options))
+    run_job("convolve", job_of, options, lambda: _rows(options), "voxels", head=lambda: _head(options))
 
 
 def _head(options: Options) -> dict[str, str]:

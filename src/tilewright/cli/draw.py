@@ -116,7 +116,7 @@ def draw(options: Options) -> None:
     Outputs appear when they are complete; until then earlier outputs stay. Finished shards are saved in OUTPUT.job: the
     same command resumes a job that was stopped.
     """
-    run_job("draw", job_of(options), options, lambda: _rows(options), "images")
+    run_job("draw", job_of, options, lambda: _rows(options), "images")
 
 
 def _rows(options: Options) -> dict[str, str]:

@@ -107,4 +107,4 @@ def embed(options: Options) -> None:
     the same command resumes a job that was stopped, and does nothing for a finished one.
     """
     more = {} if options.dimensions is None else {"Elements": f"{options.dimensions:,}"}
-    run_job("embed", job_of(options), options, lambda: model_rows(options, "Texts", more), "texts")
+    run_job("embed", job_of, options, lambda: model_rows(options, "Texts", more), "texts")

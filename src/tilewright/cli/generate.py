@@ -210,7 +210,7 @@ def generate(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    run_job("generate", job_of(options), options, lambda: _rows(options), "tokens", warnings=_unused_rungs)
+    run_job("generate", job_of, options, lambda: _rows(options), "tokens", warnings=_unused_rungs)
 
 
 def _unused_rungs(report: GenerateReport) -> Iterator[str]:

@@ -103,4 +103,4 @@ def score(options: Options) -> None:
     The output appears when it is complete; until then an earlier output stays. Finished shards are saved in OUTPUT.job:
     the same command resumes a job that was stopped, and does nothing for a finished one.
     """
-    run_job("score", job_of(options), options, lambda: model_rows(options, "Texts"), "tokens")
+    run_job("score", job_of, options, lambda: model_rows(options, "Texts"), "tokens")

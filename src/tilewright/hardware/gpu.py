@@ -2,6 +2,8 @@
 
 import ctypes
 import functools
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tilewright.hardware.engines import engines
@@ -32,6 +34,24 @@ def _driver() -> tuple[ctypes.CDLL | None, str]:
         return None, "this machine has no NVIDIA driver (libcuda.so.1)"
     status = library.cuInit(0)
     return (library, "") if status == WORKS else (None, f"the NVIDIA driver does not start (CUDA error {status})")
+
+
+@functools.cache
+def start_ahead(*, context: bool) -> None:
+    """Start the driver once, in another thread, while the caller imports large libraries. It takes 0.2 s.
+
+    context: also create the context in which PyTorch and numba-cuda will compute, if the driver shows a single GPU.
+    Errors are ignored here, and raised where the GPU is needed. Python waits for the thread before it exits. For a
+    process that computes on the GPU itself: other processes should not occupy its memory.
+    """
+    with suppress(RuntimeError):  # the system gives no more threads
+        threading.Thread(target=_start, args=(context,), name="tilewright-gpu-start").start()
+
+
+def _start(context: bool) -> None:
+    library, _ = _driver()
+    if library is not None and context and len(gpus()) == 1:
+        library.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
 
 
 @functools.cache

@@ -48,6 +48,58 @@ def test_a_command_collects_little_garbage():
     assert first == 50_000 and visited < 100
 
 
+LEAVE = """
+import atexit, sys, threading, types
+from tilewright.runtime.process import startup
+atexit.register(print, "handler")
+print("said", end=" ")
+code, going = 3, threading.Event()
+sys.modules["torch"] = types.ModuleType("torch")
+{setting}
+try:
+    startup.leave(code)
+finally:
+    going.set()
+print("stays", end=" ")
+sys.exit(code)
+"""
+STAYS = {
+    "no PyTorch": "del sys.modules['torch']",
+    "MPI": "sys.modules['mpi4py.MPI'] = sys",
+    "a thread": "threading.Thread(target=going.wait).start()",
+    "a debugger": "sys.settrace(lambda *event: None)",
+    "a message": "code = 'message'",
+}
+
+
+def ended(setting, **options):
+    code = LEAVE.format(setting=setting)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run([sys.executable, "-c", code], text=True, stderr=subprocess.PIPE, env=buffered, **options)
+
+
+def test_a_command_with_pytorch_exits_without_freeing_objects():
+    done = ended("", stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "said handler\n", "")
+    done = ended("code = None", stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "said handler\n", "")
+
+
+@pytest.mark.parametrize("reason", STAYS)
+def test_python_ends_the_process_if_it_must(reason):
+    done = ended(STAYS[reason], stdout=subprocess.PIPE)
+    wanted = (1, "message\n") if reason == "a message" else (3, "")
+    assert (done.returncode, done.stderr) == wanted
+    assert done.stdout == "said stays handler\n"
+
+
+def test_output_that_cannot_be_written_has_pythons_own_exit_code():
+    with open("/dev/full", "w") as full:
+        usual, done = (ended(setting, stdout=full) for setting in (STAYS["no PyTorch"], ""))
+    assert done.returncode == usual.returncode == 120
+    assert "No space left" in done.stderr
+
+
 def test_descriptors_of_a_job_are_none_of_the_standard_streams():
     """Where all three are closed, a file that is opened next has another number."""
     code = "from tilewright.runtime.process.startup import hold_streams; hold_streams(); import os, sys; "

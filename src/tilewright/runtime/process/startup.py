@@ -5,9 +5,11 @@ Before that, during the 20 ms of Python's own start, a signal kills the process 
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from types import FrameType
 
@@ -53,6 +55,29 @@ def finish() -> None:
     garbage.exempt_all()
     for number in SIGNALS if _asked else ():
         signal.signal(number, signal.SIG_IGN)
+
+
+def leave(code: object) -> None:
+    """Exit now if PyTorch is loaded: Python would take 0.15 seconds to free its objects. code: of SystemExit.
+
+    Exit handlers run, and output is flushed. Returns if Python itself must end the process: if a thread is at work, MPI
+    is to be finalised, a debugger or profiler watches, or the output cannot be written.
+    """
+    finish()
+    at_work = any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
+    watched = sys.gettrace() or sys.getprofile() or sys.flags.inspect
+    if "torch" not in sys.modules or "mpi4py.MPI" in sys.modules or at_work or watched:
+        return
+    if not isinstance(code, int | None):
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return
+    os._exit(code or 0)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -43,6 +43,11 @@ class CPU:
         """
         return self.has("avx512bf16") and "Intel" not in self.name
 
+    @property
+    def multiplies_bytes(self) -> bool:
+        """True if products of bytes take less time than those of float32: by VPDPBUSD in AVX-512, or by AVX2."""
+        return self.has("avx512vnni") if self.lanes == 16 else self.lanes == 8
+
 
 @functools.cache
 def cpu() -> CPU:

@@ -25,7 +25,7 @@ from tilewright.simd.functions import exp, gelu_exact, gelu_tanh, gelu_tanh_bflo
 from tilewright.simd.halves import (
     block_rank1_first, block_rank1_second, first_halves, join_firsts, join_halves, load_halves, second_halves,
 )
-from tilewright.simd.integers import block_dot_quad, integers_less
+from tilewright.simd.integers import block_dot_quad, block_dot_signed_quad, integers_less
 from tilewright.simd.kernel import Kernel, inline, kernel
 from tilewright.simd.types import (
     CONTIGUOUS, COUNTERS, INDICES, INPUT, INPUT_2D, MATRIX, OUTPUT, OUTPUT_2D, ROUNDED_2D, TASKS, record,
@@ -47,7 +47,7 @@ __all__ = [  # noqa: RUF022 - in the order of the imports
     "exp", "gelu_exact", "gelu_tanh", "gelu_tanh_bfloat16", "tanh",
     "block_rank1_first", "block_rank1_second", "first_halves", "join_firsts", "join_halves", "load_halves",
     "second_halves",
-    "block_dot_quad", "integers_less",
+    "block_dot_quad", "block_dot_signed_quad", "integers_less",
     "Kernel", "inline", "kernel",
     "CONTIGUOUS", "COUNTERS", "INDICES", "INPUT", "INPUT_2D", "MATRIX", "OUTPUT", "OUTPUT_2D", "ROUNDED_2D", "TASKS",
     "record",

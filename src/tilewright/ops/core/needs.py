@@ -24,6 +24,11 @@ def fast_pairs(problem) -> str | None:
     return None if cpu().multiplies_pairs else "this CPU multiplies float32 faster than pairs of bfloat16"
 
 
+def fast_bytes(problem) -> str | None:
+    """a CPU that multiplies bytes faster than float32: with AVX2, or with AVX-512 if it has avx512vnni"""
+    return None if cpu().multiplies_bytes else "this CPU does not multiply bytes faster than float32"
+
+
 def at_least(field: str, least: int):
     """`problem.field >= least`."""
 

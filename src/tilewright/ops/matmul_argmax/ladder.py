@@ -5,7 +5,7 @@ NumPy arrays on the CPU, a float32; contiguous torch tensors on a GPU, a of a dt
 """
 
 from tilewright.ops.core.ladder import Ladder, Rung
-from tilewright.ops.core.needs import at_most, cpu_feature, divides, engine, hopper, on
+from tilewright.ops.core.needs import at_most, divides, engine, fast_bytes, hopper, on
 from tilewright.ops.matmul_argmax.operands import KINDS
 
 MOST_COLUMNS = 1 << 24  # a column's index is kept as a float32
@@ -50,7 +50,7 @@ ladder = Ladder(
          idea="the largest product is found while the products are in registers; none is written",
          kernel="matmul_argmax.cpu.fused:search"),
     Rung("cpu.screened", after="cpu.fused",
-         needs=(on("cpu", "float32"), cpu_feature("avx512vnni"), divides("K", 16), at_most("N", MOST_COLUMNS)),
+         needs=(on("cpu", "float32"), fast_bytes, divides("K", 16), at_most("N", MOST_COLUMNS)),
          chosen=True, calls=("matmul",),
          idea="products in 8 bits with a bound of their error; only columns that may be the largest in float32",
          kernel="matmul_argmax.cpu.screened:search", prepare="matmul_argmax.cpu.screened:screen",

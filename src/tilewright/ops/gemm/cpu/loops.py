@@ -49,9 +49,10 @@ PRODUCTS = {  # kind of product -> what one step adds to a register block
     "widen_b": simd.block_mixed_pair,  # B's words are widened in registers, A's elements already when A is packed
     "dot_pairs": simd.block_dot_pair,  # an instruction multiplies pairs of bfloat16
     "dot_quads": simd.block_dot_quad,  # an instruction multiplies four bytes and adds int32
+    "dot_signed_quads": simd.block_dot_signed_quad,  # the same by several instructions of AVX2
 }
 ELEMENTS = {"widen_b": 2}  # packed elements of a row of A per step, where that is not 1
-PLAIN = ("float32", "dot_quads")  # kinds whose A is packed unchanged: float32, or words that the caller made
+PLAIN = ("float32", "dot_quads", "dot_signed_quads")  # kinds whose A is packed unchanged: float32, or words that the caller made
 
 
 class Product(NamedTuple):

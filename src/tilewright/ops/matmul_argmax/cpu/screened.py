@@ -9,7 +9,8 @@ float32 sums is added to |e|, so the answer is the argmax of those sums, ties in
 With few rows the limit is reading the 8-bit weights. It is slow where more than MOST_CANDIDATES columns remain (nearly
 equal columns), or where a product of norms might leave the range of float32: such a row is computed again, in full.
 
-The instruction multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted.
+VPDPBUSD multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted. AVX2 has no
+such instruction. There several multiply signed bytes, at 1.5 times the rate of float32 multiply-adds.
 """
 
 import functools
@@ -19,6 +20,7 @@ import numpy as np
 from numba import types
 
 from tilewright import simd
+from tilewright.hardware import cpu
 from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty, zeros
 from tilewright.ops.gemm.cpu.loops import MC, TILE, Product, columns_of, product_kernel
@@ -32,6 +34,16 @@ CHUNK = 1024  # columns quantised at a time: whole panels, and a few MiB
 GROUP_CANDIDATES = 510  # most candidates of a row in a group of columns
 FIELDS = 2 + 2 * GROUP_CANDIDATES  # per group: count, largest lower bound, then (column, upper bound) of each
 MOST_CANDIDATES = 256  # candidates of a row that are computed in float32
+
+
+class Quads(NamedTuple):
+    """How products of four bytes are computed. kind: see `gemm.cpu.loops.PRODUCTS`. zero: is added to a row's levels."""
+
+    kind: str
+    zero: int
+
+
+QUADS = {16: Quads("dot_quads", 128), 8: Quads("dot_signed_quads", 0)}  # by the CPU's lanes
 
 
 class ColumnRows(NamedTuple):
@@ -54,8 +66,8 @@ EPS32 = float(np.finfo(np.float32).eps)
 def screen(b: np.ndarray) -> Screen | None:
     """b (K, N) in 8 bits, with one step per column; None where a column is not finite, or the largest norm is outside
     SMALLEST to LARGEST."""
-    rows, NR = np.ascontiguousarray(b.T), TILINGS[16].NR  # (N, K)
-    N, K = rows.shape
+    rows, lanes = np.ascontiguousarray(b.T), cpu().lanes  # (N, K)
+    (N, K), NR, zero = rows.shape, TILINGS[lanes].NR, QUADS[lanes].zero
     panels = zeros((-(-N // NR), K // 4, NR), np.int32)
     columns = zeros((4, len(panels) * NR))
     for i in range(0, N, CHUNK):
@@ -63,7 +75,7 @@ def screen(b: np.ndarray) -> Screen | None:
         step, levels, lost = rounded_to_levels(part)
         with np.errstate(over="ignore", invalid="ignore"):
             columns[ROW.step, at] = step
-            columns[ROW.offset, at] = (128 * levels.sum(axis=1, dtype=np.int32)).view(np.float32)
+            columns[ROW.offset, at] = (zero * levels.sum(axis=1, dtype=np.int32)).view(np.float32)
             columns[ROW.norm, at] = step * norms(levels.astype(np.float32))
             rounding = np.float32((K + 12) * EPS32) * norms(part)  # of the float32 sums, and of `lost`
             columns[ROW.loss, at] = norms(lost) + rounding
@@ -91,11 +103,11 @@ def norms(rows: np.ndarray) -> np.ndarray:
         return (np.sqrt(squares) * SAFETY).astype(np.float32)
 
 
-def quantised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(words of four bytes q + 128, as float32 (M, K / 4); float32 (M, 3): step, norm of the loss, norm of the row)."""
+def quantised(a: np.ndarray, zero: int) -> tuple[np.ndarray, np.ndarray]:
+    """(words of four bytes q + zero, as float32 (M, K / 4); float32 (M, 3): step, norm of the loss, norm of the row)."""
     step, levels, lost = rounded_to_levels(a)
     size = norms(a)
-    words = (levels.astype(np.int16) + 128).astype(np.uint8).view(np.float32)
+    words = (levels.astype(np.int16) + zero).astype(np.uint8).view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         return words, np.stack([step, norms(lost) + np.float32(2 * EPS32) * size, size], axis=1)
 
@@ -223,9 +235,10 @@ def decide_kernel(lanes: int):
 
 def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     """(column, value) of each row; column -1 for undecided rows."""
-    lanes, (M, K), N = 16, a.shape, len(screen.rows)
+    lanes, (M, K), N = cpu().lanes, a.shape, len(screen.rows)
+    kind, zero = QUADS[lanes]
     a = np.ascontiguousarray(a)
-    words, moments = quantised(a)
+    words, moments = quantised(a, zero)
     origin, starts, step = Rows(words, None).addresses()
     NC = columns_of(M, N, TILINGS[lanes].NR)
     groups, steps = -(-N // NC), K // 4
@@ -234,7 +247,7 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     job = Product(M, N, K=steps, depth=steps, step=step, MC=MC, KC=steps, NC=NC, argument=NC)
     scratch = TILE + MC * (steps + lanes) + lanes * lanes
     arrays = origin, starts, screen.panels, found, screen.columns.reshape(-1), moments
-    kernel = product_kernel("dot_quads", lanes, candidates_of_tile)
+    kernel = product_kernel(kind, lanes, candidates_of_tile)
     launch(kernel, *arrays, job, tasks=-(-M // MC) * groups, words=scratch)
     unsafe = ~((moments[:, 2] > SMALLEST) & (moments[:, 2] < LARGEST))  # a NaN is unsafe too
     candidates, values = np.empty(M * MOST_CANDIDATES, np.int64), np.empty(M, np.float32)

@@ -92,6 +92,20 @@ def test_the_bound_holds_whatever_the_size_of_numbers(size, rng):
 
 
 @screening
+def test_sums_of_the_largest_bytes_do_not_overflow(rng):
+    """Every level is 127 or -127. In the first column all products have one sign."""
+    b = rng.choice(np.array([-1, 1], np.float32), (3000, 256))
+    b[0] = 1
+    a = np.stack([b[0], -b[0], *b[5:9]])
+    with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):
+        prepared = prepare(b.T)
+        column, value = screened.best(a, prepared.screen)
+    products = a.astype(np.int64) @ b.T.astype(np.int64)
+    assert column.tolist() == products.argmax(axis=1).tolist()
+    assert value.tolist() == products.max(axis=1).tolist()
+
+
+@screening
 def test_a_bound_that_is_too_small_is_noticed(rng, monkeypatch):
     """The saboteur: without the loss of the columns the largest is missed."""
     a, b = rng.standard_normal((300, 64), dtype=np.float32), columns(rng, 5000, 64)

@@ -51,8 +51,9 @@ PRODUCTS = {  # kind of product -> what one step adds to a register block
     "dot_quads": simd.block_dot_quad,  # an instruction multiplies four bytes and adds int32
     "dot_signed_quads": simd.block_dot_signed_quad,  # the same by several instructions of AVX2
 }
+SIGNED_ROWS = 5  # of "dot_signed_quads": its product needs three registers beside 10 sums and 2 of B; AVX2 has 16
 ELEMENTS = {"widen_b": 2}  # packed elements of a row of A per step, where that is not 1
-PLAIN = ("float32", "dot_quads", "dot_signed_quads")  # kinds whose A is packed unchanged: float32, or words that the caller made
+PLAIN = ("float32", "dot_quads", "dot_signed_quads")  # A is packed unchanged: float32, or words that the caller made
 
 
 class Product(NamedTuple):
@@ -79,6 +80,12 @@ class Block(NamedTuple):
     last: bool
 
 
+def heights(kind: str, lanes: int) -> tuple[int, int, int]:
+    """Rows of register blocks for a kind of product: the most first."""
+    high, middle, single = TILINGS[lanes].rows
+    return SIGNED_ROWS if kind == "dot_signed_quads" else high, middle, single
+
+
 def depth_of(steps: int) -> int:
     """KC for a depth in steps: blocks of equal size, a multiple of 8, at most KC. It decides the rounding, so it
     depends on K alone."""
@@ -94,7 +101,7 @@ def rows_of(kind: str) -> int:
 @functools.cache
 def block_packer(kind: str, words: bool, lanes: int):
     """The inline function that packs a cache block of A. words: A's rows are bfloat16 words already."""
-    (HIGH, MIDDLE, SINGLE), elements = TILINGS[lanes].rows, ELEMENTS.get(kind, 1)
+    (HIGH, MIDDLE, SINGLE), elements = heights(kind, lanes), ELEMENTS.get(kind, 1)
     if kind == "widen_b":
         pack_rows = widened_packer(lanes, words)
     else:
@@ -128,7 +135,7 @@ def stepper(kind: str, lanes: int, vectors: int):
     which are too few to hide the latency of memory.
     """
     product, NR, WIDE = PRODUCTS[kind], TILINGS[lanes].NR, lanes * vectors
-    elements, prefetches, (_, MIDDLE, SINGLE) = ELEMENTS.get(kind, 1), "Intel" in cpu().name, TILINGS[lanes].rows
+    elements, prefetches, (_, MIDDLE, SINGLE) = ELEMENTS.get(kind, 1), "Intel" in cpu().name, heights(kind, lanes)
 
     @simd.inline
     def along(block, rows, packed, a_at, panels, b_at, depth):
@@ -202,7 +209,7 @@ class Piece(NamedTuple):
 @functools.cache
 def panel_multiplier(kind: str, lanes: int, finish):
     """The inline function that multiplies a packed block of A by up to PANELS panels of B: the two inner loops."""
-    (HIGH, MIDDLE, SINGLE), NR = TILINGS[lanes].rows, TILINGS[lanes].NR
+    (HIGH, MIDDLE, SINGLE), NR = heights(kind, lanes), TILINGS[lanes].NR
     micro, finish_tile, WIDE = micro_kernel(kind, lanes, finish), finish(lanes), PANELS * NR
     elements = ELEMENTS.get(kind, 1)
 

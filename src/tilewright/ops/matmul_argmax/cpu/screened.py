@@ -9,8 +9,8 @@ float32 sums is added to |e|, so the answer is the argmax of those sums, ties in
 With few rows the limit is reading the 8-bit weights. It is slow where more than MOST_CANDIDATES columns remain (nearly
 equal columns), or where a product of norms might leave the range of float32: such a row is computed again, in full.
 
-VPDPBUSD multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted. AVX2 has no
-such instruction. There several multiply signed bytes, at 1.5 times the rate of float32 multiply-adds.
+VPDPBUSD multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted. On AVX2,
+which has no such instruction, four others multiply signed bytes.
 """
 
 import functools
@@ -37,7 +37,7 @@ MOST_CANDIDATES = 256  # candidates of a row that are computed in float32
 
 
 class Quads(NamedTuple):
-    """How products of four bytes are computed. kind: see `gemm.cpu.loops.PRODUCTS`. zero: is added to a row's levels."""
+    """How four bytes are multiplied. kind: see `gemm.cpu.loops.PRODUCTS`. zero: added to the levels of a row of a."""
 
     kind: str
     zero: int
@@ -104,7 +104,7 @@ def norms(rows: np.ndarray) -> np.ndarray:
 
 
 def quantised(a: np.ndarray, zero: int) -> tuple[np.ndarray, np.ndarray]:
-    """(words of four bytes q + zero, as float32 (M, K / 4); float32 (M, 3): step, norm of the loss, norm of the row)."""
+    """(words of four bytes q + zero as float32 (M, K / 4); float32 (M, 3): step, norm of the loss, norm of the row)."""
     step, levels, lost = rounded_to_levels(a)
     size = norms(a)
     words = (levels.astype(np.int16) + zero).astype(np.uint8).view(np.float32)

@@ -38,11 +38,12 @@ def _driver() -> tuple[ctypes.CDLL | None, str]:
 
 @functools.cache
 def start_ahead(*, context: bool) -> None:
-    """Start the driver once, in another thread, while the caller imports large libraries. It takes 0.2 s.
+    """Start the driver in another thread, while the caller imports large libraries; once for each `context`. It takes
+    0.2 s.
 
     context: also create the context in which PyTorch and numba-cuda will compute, if the driver shows a single GPU.
-    Errors are ignored here, and raised where the GPU is needed. Python waits for the thread before it exits. For a
-    process that computes on the GPU itself: other processes should not occupy its memory.
+    Errors are ignored here, and raised where the GPU is needed. Python waits for the thread before it exits. Only a
+    process that computes on the GPU itself should call this, because a context occupies memory.
     """
     with suppress(RuntimeError):  # the system gives no more threads
         threading.Thread(target=_start, args=(context,), name="tilewright-gpu-start").start()

@@ -68,6 +68,9 @@ STAYS = {
     "MPI": "sys.modules['mpi4py.MPI'] = sys",
     "a thread": "threading.Thread(target=going.wait).start()",
     "a debugger": "sys.settrace(lambda *event: None)",
+    "a profiler": "import cProfile; cProfile.Profile().enable()",
+    "a profiler of CUDA": "import os; os.environ['CUDA_INJECTION64_PATH'] = 'library.so'",
+    "a prompt": "sys.ps1 = '>>> '",
     "a message": "code = 'message'",
 }
 

@@ -25,7 +25,8 @@ SORTED = 8192  # most rows whose tiles are sorted: keys and values of GPT-2 then
 
 @dataclass(frozen=True)
 class Queues:
-    """Queues of tiles of WIDE. count: how many. causal: a query attends to no later position, else to all."""
+    """A queue is the tiles of WIDE that a program computes one after the other. count: the most queues. causal: a query
+    attends to no later position, else to all."""
 
     count: int
     causal: bool
@@ -207,8 +208,11 @@ def in_tiles(spans: np.ndarray, queues: Queues | None = None) -> list[tuple[int,
 
 
 def in_queues(tiles: np.ndarray, queues: Queues) -> np.ndarray:
-    """Tiles (n, 5) in up to queues.count queues: the first of each, the second of each, and so on. Of these, the one
-    with most keys joins the queue with fewest. Tiles without queries fill the queues up to one length."""
+    """Tiles int64 (n, 5) in up to queues.count queues -> (turns * count, 5): row t * count + i is tile t of queue i.
+
+    In each turn the tile with most keys joins the queue with fewest so far. Tiles without queries make all queues
+    equally long; they are in the last turn only.
+    """
     count = min(queues.count, len(tiles))
     turns = -(-len(tiles) // count) if count else 0
     keys = tiles[:, 1] + tiles[:, 2] if queues.causal else tiles[:, 4]

@@ -65,8 +65,7 @@ def leave(code: object) -> None:
     """
     finish()
     at_work = any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
-    watched = sys.gettrace() or sys.getprofile() or sys.flags.inspect
-    if "torch" not in sys.modules or "mpi4py.MPI" in sys.modules or at_work or watched:
+    if "torch" not in sys.modules or "mpi4py.MPI" in sys.modules or at_work or _watched():
         return
     if not isinstance(code, int | None):
         return
@@ -78,6 +77,16 @@ def leave(code: object) -> None:
     except (OSError, ValueError):
         return
     os._exit(code or 0)
+
+
+def _watched() -> bool:
+    """A debugger or profiler may have more to do at Python's end, or a prompt follows."""
+    monitoring = getattr(sys, "monitoring", None)  # cProfile uses it since Python 3.12
+    tools = [monitoring.get_tool(i) for i in range(6)] if monitoring else []
+    return bool(
+        any(tools) or sys.gettrace() or sys.getprofile() or sys.flags.inspect or hasattr(sys, "ps1")
+        or "CUDA_INJECTION64_PATH" in os.environ  # a profiler of CUDA
+    )  # fmt: skip
 
 
 def _end(number: int, frame: FrameType | None) -> None:

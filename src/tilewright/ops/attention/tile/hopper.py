@@ -43,7 +43,7 @@ def load_tiles(rows, tiles, buffers, sizes, form: gl.constexpr):
         head, tile = index % sizes.heads, tiles + index // sizes.heads * 5
         slot, first, count = gl.load(tile), gl.load(tile + 1), gl.load(tile + 2)
         row, end = gl.load(tile + 3), gl.load(tile + 4)
-        if count > 0:
+        if count > 0:  # all warps skip the same tiles, only in the last turn, so `turn` gives the phase of a barrier
             if form.causal:
                 end = first + count
             column = head * D
@@ -112,7 +112,8 @@ def weigh(scores, totals, maxima, scale):
 def clear_after(values, at, end):
     """Zero the positions from `end` on of a block of values from `at` on: their weights are 0, but they may be NaN.
 
-    Both warpgroups may do so: they write the same. The barrier here saves one after the branch.
+    Both warpgroups may do so, also while the other one multiplies: they write the bits that are there, and the same
+    zeros. With this barrier the compiler adds none after the branch.
     """
     BN: gl.constexpr = values.type.shape[0]
     D: gl.constexpr = values.type.shape[1]
@@ -184,6 +185,7 @@ def attend_tiles(out, tiles, buffers, scale, sizes, form: gl.constexpr, GROUP: g
             query = Queries(buffers.q_tiles.index(2 * buffer + GROUP), start, scale)
             sums, totals, step = absorb_blocks(query, Keys(whole, last, end), buffers, step, form)
             for unused in range(step, next_step):  # only the other warpgroup attends to these keys
+                take(buffers.k_tiles, buffers.k_full, unused)  # a wait sees only the phase before: none is left out
                 take(buffers.v_tiles, buffers.v_full, unused)
                 release(buffers, unused)
             step = next_step
@@ -206,11 +208,12 @@ def write_rows(sums, totals, out, row, stride, head, count):
 
 @gluon.jit
 def attend(q, k, v, out, tiles, sizes, scale, form: gl.constexpr):
-    """Attend from the queries in tiles of 128 to the keys of their sequences. A program computes one head of the tiles
-    of a queue; the number of programs is a multiple of the heads.
+    """Attend from the queries in tiles of 128 to the keys of their sequences. A program computes one queue of tiles
+    for one head; the number of programs is a multiple of the heads.
 
     q, k, v: descriptors of boxes of 64 rows and one head. k, v: the cache, (slots * heads * length, D), or the rows of
-    the batch. out: pointer to rows of heads * D elements. tiles: as for `blocks.attend`, in queues.
+    the batch. out: pointer to rows of heads * D elements. tiles: int32 (n, 5), see
+    `spans.in_queues`.
     sizes, form: `records.TileSizes`, `LongForm`.
     """
     q_tiles = gl.allocate_shared_memory(q.dtype, [2 * TILES] + q.block_type.shape, q.layout)

@@ -150,8 +150,8 @@ def attend_specialized(q, cache: DeviceCache, spans: DeviceSpans | Steps, option
 
 
 def queues_of(cache: DeviceCache) -> int:
-    """Queues of tiles for the kernel in `hopper`. One program per head takes the tiles of a queue, and a multiprocessor
-    runs two programs."""
+    """Queues of tiles for the kernel in `hopper`. One program per head takes a queue, and a multiprocessor runs two
+    programs, so all run at once."""
     return max(1, 2 * multiprocessors() // cache.heads)
 
 

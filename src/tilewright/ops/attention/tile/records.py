@@ -126,7 +126,7 @@ class Queries(NamedTuple):
 
 class Keys(NamedTuple):
     """The keys of a warpgroup start at position 0. whole: all its queries attend to the keys before this position.
-    last, end: position after the last key that it attends to, and that its tile attends to."""
+    last: position after the last key that it attends to. end: the same of its whole tile."""
 
     whole: Any
     last: Any

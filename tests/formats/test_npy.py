@@ -61,8 +61,9 @@ OBJECTS = b"\x93NUMPY\x01\x00" + (76).to_bytes(2, "little") + fields("'|O'", sha
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is no .npy file"),
+        (b"", "the file is empty"),
         (b"\x93NUMPY", "is no .npy file"),
+        (with_header(fields())[:40], "the file has 40 bytes, and its header alone takes"),
         (b"\x93NUMPX\x01\x00\x00\x00\x00\x00\x00", "is no .npy file"),
         (b"\x93NUMPY\x04\x00" + bytes(100), "version 1 to 3"),
         (with_header(fields(), bytes(31)), r"takes .* bytes; the file has .* \(1 missing\)"),

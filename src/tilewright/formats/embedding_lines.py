@@ -173,7 +173,7 @@ class EmbeddingLines(LineReader[_Found, Request]):
     def _of_record(self, record: Any, fields: dict[str, Any]) -> tuple[Id | None, _Found]:
         given = [name for name, at in self._names.items() if getattr(record, at) is not msgspec.UNSET]
         if not given:
-            raise missing(fields, next(iter(self._names)))
+            raise missing(fields, next(iter(self._names)), "--text-field")
         if len(given) > 1:
             raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
         check_beside(fields)

@@ -131,7 +131,9 @@ class TokenLines(LineReader[tuple[str, Content], Content]):
             check_beside({name: value for name in BESIDE if (value := getattr(record, name)) is not msgspec.UNSET})
         given = [name for name, at in self._names.items() if getattr(record, at) is not msgspec.UNSET]
         if not given:
-            raise missing(line if isinstance(line, dict) else decode_fields(line), next(iter(self._names)))
+            raise missing(
+                line if isinstance(line, dict) else decode_fields(line), next(iter(self._names)), "--text-field"
+            )
         if len(given) > 1:
             raise BadLine(f"is given together with {' and '.join(given[1:])}; one of them is wanted", given[0])
         content, second = getattr(record, self._names[given[0]]), getattr(record, "text_pair", msgspec.UNSET)

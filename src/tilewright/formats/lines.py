@@ -324,13 +324,15 @@ def json_words(error: Exception, text: bytes | bytearray) -> str:
     return f"the JSON is not whole, it ends at byte {end:,}{unread}" if end else "it is empty where JSON is wanted"
 
 
-def missing(fields: Iterable[str], field: str) -> BadLine:
-    """The error for a missing field, with the names of the fields that are there."""
+def missing(fields: Iterable[str], field: str, option: str = "") -> BadLine:
+    """The error for a missing field, with the names of the fields that are there. option: of the command line, which
+    names another field to read."""
     found = [name if name.isprintable() else ascii(name) for name in fields]
     found = [name if len(name) <= 32 else f"{name[:29]}..." for name in found]
     more = [f"{len(found) - 5:,} more"] if len(found) > 6 else found[5:]
     there = f"; the record has {', '.join([*found[:5], *more])}" if found else ""
-    return BadLine(f"is missing{there}", field)
+    other = f". {option} NAME reads another field" if option and set(found) - {"id"} else ""
+    return BadLine(f"is missing{there}{other}", field)
 
 
 def recovered(line: bytes | Row | None, kind: type[Fields]) -> Fields:

@@ -60,13 +60,20 @@ def _header_text(file: InputFile) -> tuple[str, int]:
     """The header's text, and the offset of the first number."""
     start = bytearray(min(12, file.size))
     file.read_into(start, 0)
+    if not file.size:
+        raise InputError("the file is empty", path=file.path)
     if not start.startswith(MAGIC) or len(start) < 12 or start[6] not in (1, 2, 3):
         raise InputError(f"is no .npy file of version 1 to 3: it begins with {bytes(start[:8])!r}", path=file.path)
     width = 2 if start[6] == 1 else 4
     length = int.from_bytes(start[8 : 8 + width], "little")
-    if length > MAX_HEADER or 8 + width + length > file.size:
-        most = min(MAX_HEADER, file.size - 8 - width)
-        raise InputError(f"the header says it has {length:,} bytes; at most {most:,} are allowed", path=file.path)
+    if length > MAX_HEADER:
+        raise InputError(f"the header says it has {length:,} bytes; at most {MAX_HEADER:,} are allowed", path=file.path)
+    if 8 + width + length > file.size:
+        raise InputError(
+            f"the file has {file.size:,} bytes, and its header alone takes {8 + width + length:,}",
+            path=file.path,
+            remedy="copy or download the file again: it was cut short or is damaged",
+        )
     text = bytearray(length)
     file.read_into(text, 8 + width)
     return text.decode("utf-8" if start[6] == 3 else "latin-1", "replace"), 8 + width + length

@@ -180,7 +180,7 @@ class PromptLines(LineReader[_Found, _Content]):
         read = {name: fields[name] for name in fields.keys() - data} if data else fields
         _check_names(read, inside, HONOURED if given else names + HONOURED)
         if not given:
-            raise missing(fields, f"{inside}{names[0]}")
+            raise missing(fields, f"{inside}{names[0]}", "" if inside else "--prompt-field")
         if getattr(request, "messages", msgspec.UNSET) is not msgspec.UNSET:
             given.append("messages")
         if len(given) > 1:

@@ -94,7 +94,7 @@ def test_files(tmp_path, rng):
         kernel_of(str(tmp_path / "k.npy"))
     weights[1, 2, 3] = np.nan
     np.save(tmp_path / "k.npy", weights)
-    with pytest.raises(InputError, match=r"voxel \[1, 2, 3\]: the value is nan"):
+    with pytest.raises(InputError, match=r"weight \[1, 2, 3\]: the value is nan"):
         kernel_of(str(tmp_path / "k.npy"))
     with pytest.raises(InputError, match="no such kernel"):
         kernel_of(str(tmp_path / "gone.txt"))

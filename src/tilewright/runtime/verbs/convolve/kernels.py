@@ -157,9 +157,15 @@ def _correlate(kernel: Kernel, block: np.ndarray, out: np.ndarray) -> None:
 
 
 def _read_npy(path: str) -> np.ndarray:
-    with open_npy(path, "kernel") as volume:
-        weights = np.empty(volume.shape, np.float64)
-        volume.read_into((0, 0, 0), weights)
+    with open_npy(path, "kernel") as file:
+        file.finite = False  # the message below is for a kernel
+        weights = np.empty(file.shape, np.float64)
+        file.read_into((0, 0, 0), weights)
+    finite = np.isfinite(weights)
+    if not finite.all():
+        index = np.unravel_index(int(np.argmin(finite)), weights.shape)
+        where = f"weight {[int(i) for i in index]}"
+        raise InputError(f"the value is {weights[index]}; every weight must be finite", path=path, where=where)
     return weights
 
 
@@ -209,7 +215,8 @@ def check_fits(kernel: Kernel, shape: Shape, path: str) -> None:
         raise InputError(
             f"{both}: it is larger than the volume",
             path=path,
-            remedy="use a smaller kernel, or, in Python, tilewright.ndimage, which filters such volumes, too",
+            remedy="use a smaller kernel, or leave the short axis unfiltered, as in gaussian:0,1.5,1.5 and box:1,3,3. "
+            "In Python, tilewright.ndimage filters such volumes, too",
         )
     if kernel.lines is None and math.prod(kernel.shape) > MAX_TAPS:
         taps = f"{math.prod(kernel.shape):,} taps; at most {MAX_TAPS:,} are allowed"

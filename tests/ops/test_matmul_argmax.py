@@ -53,12 +53,13 @@ def test_of_equal_columns_the_first_is_taken(rung, rng):
 
 
 @screening
-def test_screening_gives_the_bits_of_the_fused_sum(rng):
+@pytest.mark.parametrize(("layout", "dtype"), [("cpu.packed", "float32"), ("cpu.widened", "bfloat16")])
+def test_screening_gives_the_bits_of_the_fused_sum(layout, dtype, rng):
     a, b = rng.standard_normal((60, 64), dtype=np.float32), columns(rng, 5000, 64)
     answers = []
     for rung in ("cpu.fused", "cpu.screened"):
-        with using(matmul="cpu.packed", matmul_argmax=rung):
-            answers.append([x.tobytes() for x in matmul_argmax(a, prepare(b))])
+        with using(matmul=layout, matmul_argmax=rung):
+            answers.append([x.tobytes() for x in matmul_argmax(a, prepare(b, dtype=dtype))])
     assert answers[0] == answers[1]
 
 

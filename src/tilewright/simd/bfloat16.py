@@ -9,7 +9,17 @@ two vectors at once (`block_gather_converted`) takes them for zero, and only the
 from llvmlite import ir
 from numba import types
 
-from tilewright.simd.blocks import SIZE, add_outer, each_vector, gathered_row, load_column, load_row, step_of, stored
+from tilewright.simd.blocks import (
+    SIZE,
+    Block,
+    add_outer,
+    each_vector,
+    gathered_row,
+    load_column,
+    load_row,
+    step_of,
+    stored,
+)
 from tilewright.simd.halves import BFLOAT16, bits_of, first_half, second_half
 from tilewright.simd.instruction import Memory, instruction, offset_by, same, vector
 from tilewright.simd.types import I16, I32, I64, call, filled, lane_numbers, lanewise, vector_of
@@ -113,6 +123,14 @@ def load_remainder(builder, array, index, count, lanes):
     """
     bits = _both(builder, *_load_two(builder, array.at(index), count, lanes))
     return _packed(builder, _remainder(builder, bits))
+
+
+@instruction(lambda block: block(block) if isinstance(block, Block) else None)
+def block_nearest_bfloat16(builder, block):
+    """Each element rounded to bfloat16, as float32."""
+    for at in block.positions:
+        block[at] = builder.bitcast(_rounded(builder, bits_of(builder, block[at])), block[at].type)
+    return block
 
 
 def _gathered(name: str, doc: str, convert):

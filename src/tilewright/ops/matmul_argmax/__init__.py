@@ -36,7 +36,7 @@ def prepare(b, *, dtype: str = "float32", weights: Packed | None = None) -> Prep
         given = f"{weights.K, weights.N} {weights.dtype}"
         raise UsageError(f"matmul_argmax: weights are {given}, b is {tuple(b.shape)} {dtype}")
     rung = ladder.choose(_problem(weights, arguments))
-    return Prepared(rung.name, weights, rung.lay_out(b) if rung.lay_out else None)
+    return Prepared(rung.name, weights, rung.lay_out(b, dtype) if rung.lay_out else None)
 
 
 def matmul_argmax(a, b: Prepared, out=None):

@@ -16,11 +16,13 @@ class Screen:
 
     panels: words of four int8 along K, [N / NR][words][NR], as float32. columns: float32 (4, padded N), see
     `screened.ColumnRows`; its offsets are int32 bits. rows: float32 (N, K), the weights, one row per column of b.
+    rounded: rows and columns are rounded to bfloat16 before they are multiplied.
     """
 
     panels: np.ndarray
     columns: np.ndarray
     rows: np.ndarray
+    rounded: bool
 
 
 @dataclass(frozen=True, eq=False)

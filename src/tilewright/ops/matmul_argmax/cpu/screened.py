@@ -9,6 +9,8 @@ float32 sums is added to |e|, so the answer is the argmax of those sums, ties in
 With few rows the limit is reading the 8-bit weights. It is slow where more than MOST_CANDIDATES columns remain (nearly
 equal columns), or where a product of norms might leave the range of float32: such a row is computed again, in full.
 
+In the class bfloat16, x and w are rounded to it first. The sums are those of float32 products all the same.
+
 VPDPBUSD multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted. On AVX2,
 which has no such instruction, five others multiply signed bytes.
 """
@@ -21,6 +23,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
+from tilewright.ops.core.arrays import rounded
 from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty, zeros
 from tilewright.ops.gemm.cpu.loops import MC, TILE, Product, columns_of, product_kernel
@@ -63,15 +66,16 @@ SAFETY = 1.001  # factor of norms, far above their own rounding
 EPS32 = float(np.finfo(np.float32).eps)
 
 
-def screen(b: np.ndarray) -> Screen | None:
+def screen(b: np.ndarray, dtype: str) -> Screen | None:
     """b (K, N) in 8 bits, with one step per column; None where a column is not finite, or the largest norm is outside
-    SMALLEST to LARGEST."""
-    rows, lanes = np.ascontiguousarray(b.T), cpu().lanes  # (N, K)
+    SMALLEST to LARGEST. dtype: the accuracy class."""
+    rows, lanes, rounds = np.ascontiguousarray(b.T, np.float32), cpu().lanes, dtype == "bfloat16"  # (N, K)
     (N, K), NR, zero = rows.shape, TILINGS[lanes].NR, QUADS[lanes].zero
     panels = zeros((-(-N // NR), K // 4, NR), np.int32)
     columns = zeros((4, len(panels) * NR))
     for i in range(0, N, CHUNK):
         part, at = rows[i : i + CHUNK], slice(i, min(i + CHUNK, N))
+        part = rounded(part) if rounds else part
         step, levels, lost = rounded_to_levels(part)
         with np.errstate(over="ignore", invalid="ignore"):
             columns[ROW.step, at] = step
@@ -85,7 +89,7 @@ def screen(b: np.ndarray) -> Screen | None:
     longest = columns[ROW.norm].max()
     if not (np.isfinite(columns[[ROW.step, ROW.norm, ROW.loss]]).all() and SMALLEST < longest < LARGEST):
         return None
-    return Screen(panels.reshape(-1).view(np.float32), columns, rows)
+    return Screen(panels.reshape(-1).view(np.float32), columns, rows, rounds)
 
 
 def rounded_to_levels(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -190,8 +194,9 @@ def gather_candidates(found, at, groups, K, starts, first):
 
 
 @functools.cache
-def decide_kernel(lanes: int):
-    """The kernel that computes the candidates of a row in float32, `lanes` at a time."""
+def decide_kernel(lanes: int, rounds: bool):
+    """The kernel that computes the candidates of a row in float32, `lanes` at a time. rounds: weights are rounded to
+    bfloat16 first."""
 
     @simd.inline
     def compare(a, a_at, weights, starts, first, count, K, scratch):
@@ -202,6 +207,8 @@ def decide_kernel(lanes: int):
             for p in range(0, K, lanes):
                 square = simd.block_zeros(lanes, 1, lanes)
                 square = simd.block_transpose(simd.block_gather(square, weights, starts, first + c, last, p))
+                if rounds:
+                    square = simd.block_nearest_bfloat16(square)
                 total = simd.block_dot_rows(total, square, a, a_at + p)
             simd.store(scratch, 0, total)
             for i in range(min(lanes, count - c)):
@@ -215,7 +222,7 @@ def decide_kernel(lanes: int):
         simd.TASKS, simd.OUTPUT,
     )  # fmt: skip
 
-    @simd.kernel(signature, name=f"matmul_argmax.decide.{lanes}")
+    @simd.kernel(signature, name=f"matmul_argmax.decide.{lanes}{'.rounded' * rounds}")
     def decide(a, weights, found, starts, sizes, values, tasks, scratch):
         """A task is one row. a (M * K), weights (N * K): float32. found: what `candidates_of_tile` wrote. starts (M *
         MOST_CANDIDATES): the first entry of a row becomes its column, -1 if undecided. values (M,): the largest."""
@@ -237,7 +244,7 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     """(column, value) of each row; column -1 for undecided rows."""
     lanes, (M, K), N = cpu().lanes, a.shape, len(screen.rows)
     kind, zero = QUADS[lanes]
-    a = np.ascontiguousarray(a)
+    a = np.ascontiguousarray(rounded(a) if screen.rounded else a)
     words, moments = quantised(a, zero)
     origin, starts, step = Rows(words, None).addresses()
     NC = columns_of(M, N, TILINGS[lanes].NR)
@@ -252,7 +259,7 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     unsafe = ~((moments[:, 2] > SMALLEST) & (moments[:, 2] < LARGEST))  # a NaN is unsafe too
     candidates, values = np.empty(M * MOST_CANDIDATES, np.int64), np.empty(M, np.float32)
     arrays = a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates
-    launch(decide_kernel(lanes), *arrays, Candidates(K, groups), values, tasks=M, words=lanes)
+    launch(decide_kernel(lanes, screen.rounded), *arrays, Candidates(K, groups), values, tasks=M, words=lanes)
     return np.where(unsafe, -1, candidates[::MOST_CANDIDATES]), values
 
 

@@ -1,8 +1,10 @@
 """Compiles the kernels of jobs into a directory for other machines: the nodes of a cluster, or a container image.
 
 It runs small jobs in separate processes, with TILEWRIGHT_CACHE set to the directory. So it compiles exactly the kernels
-that the same jobs need later. The kernels are in a folder whose name depends on the CPU's features and on the versions
-of the compilers, but not on the host (`simd.cache.key`). One directory may hold kernels for several kinds of CPU.
+that the same jobs need later. TILEWRIGHT_WARM makes these jobs also compile what starts kernels on several threads,
+although their inputs are too small for that. The kernels are in a folder whose name depends on the CPU's features and
+on the versions of the compilers, but not on the host (`simd.cache.key`). One directory may hold kernels for several
+kinds of CPU.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 from tilewright.errors import InternalError
 from tilewright.models.bert_config import BertConfig
 from tilewright.models.decoder_config import DecoderConfig
+from tilewright.ops.core.launch import WARM
 from tilewright.runtime.kernel_cache import CACHE
 from tilewright.runtime.load import VERBS, Config, config_of, has_tokenizer
 
@@ -129,7 +132,7 @@ def _run(command: list[str], work: str, home: str) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tilewright", *command, "--device", "cpu"],
         cwd=work,
-        env=os.environ | {CACHE: home},
+        env=os.environ | {CACHE: home, WARM: "1"},
         capture_output=True,
         text=True,
     )

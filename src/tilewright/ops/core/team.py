@@ -184,13 +184,18 @@ class Team:
         """
         helpers, address = min(helpers, self.most), kernel.address
         with self.lock:
-            launcher = _launchers.get(kernel) or _launcher_for(kernel)
-            serve.compiled()  # here, because nobody would see a helper's failure to compile it
+            launcher = self.prepare(kernel)
             if not self.make_ready(helpers, words):
                 helpers = self.most = min(len(self.scratches), helpers)
                 self.make_ready(helpers, words)
             self.control[SPIN_NS], self.control[DRAWN] = spin_ns, drawn
             launcher(self.control, helpers, address, args)
+
+    def prepare(self, kernel: simd.Kernel) -> simd.Kernel:
+        """The function that runs this kernel on several threads. The helpers' loop is compiled here, because nobody would
+        see a helper's failure to compile it."""
+        serve.compiled()
+        return _launchers.get(kernel) or _launcher_for(kernel)
 
     def make_ready(self, helpers: int, words: int) -> bool:
         """Start helpers until there are enough, and give each at least `words` float32 of scratch. False if the system

@@ -192,8 +192,8 @@ class Team:
             launcher(self.control, helpers, address, args)
 
     def prepare(self, kernel: simd.Kernel) -> simd.Kernel:
-        """The function that runs this kernel on several threads. The helpers' loop is compiled here, because nobody would
-        see a helper's failure to compile it."""
+        """The function that runs this kernel on several threads. The helpers' loop is compiled here, because nobody
+        would see a helper's failure to compile it."""
         serve.compiled()
         return _launchers.get(kernel) or _launcher_for(kernel)
 

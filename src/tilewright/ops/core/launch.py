@@ -6,6 +6,7 @@ the thread that computes it, so results have the same bits for any number of thr
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import threading
@@ -28,7 +29,6 @@ _count: ContextVar[int | None] = ContextVar("threads", default=None)
 _local = threading.local()  # buffer: this thread's scratch; tasks: this thread's counter; recorder: of its launches
 SCRATCH_BYTES = 2 << 20  # most scratch that a kernel may take per thread: it shares L2 with the operands
 WARM = "TILEWRIGHT_WARM"  # set by `tilewright warm`: small jobs also compile what starts kernels on several threads
-_warming = WARM in os.environ
 SPIN_NS = 200_000  # how long a thread polls for its next kernel: as long as waking it would take
 
 
@@ -73,6 +73,11 @@ def scratch(words: int) -> np.ndarray:
     return buffer
 
 
+@functools.cache
+def _is_warming() -> bool:
+    return WARM in os.environ
+
+
 def run_on_threads(kernel: Kernel, *args, tasks: int, words: int, drawn: bool) -> None:
     """Run `kernel(*args, scratch)` on min(tasks, threads) threads at once. `launch` adds the counter of tasks.
 
@@ -84,7 +89,7 @@ def run_on_threads(kernel: Kernel, *args, tasks: int, words: int, drawn: bool) -
         if recorder is not None:
             recorder.run(kernel, (*args, scratch(words)), max(helpers, 0), words, spin_ns(), drawn=drawn)
         elif helpers < 1:
-            if _warming and thread_count() > 1:
+            if _is_warming() and thread_count() > 1:
                 team().prepare(kernel).compiled()
             kernel(*args, scratch(words))
         else:

@@ -49,7 +49,11 @@ def settled(weights):
 
 def left_operand(rows: Rows, weights: Packed):
     """a in the weights' dtype and padded depth, contiguous; a itself where possible."""
-    a, dtype, depth = rows.plain(), weights.data.dtype, weights.data.shape[1]
+    return padded(rows.plain(), weights.data.dtype, weights.data.shape[1])
+
+
+def padded(a, dtype, depth: int):
+    """a (M, K) as (M, depth) of a dtype, contiguous, with zeros from K on; a itself where possible."""
     if a.shape[1] == depth and a.data_ptr() % ALIGNMENT == 0:
         return a if a.dtype == dtype and a.is_contiguous() else a.to(dtype).contiguous()
     wide = a.new_zeros(len(a), depth, dtype=dtype)
@@ -98,6 +102,8 @@ class Tile(NamedTuple):
 # November 2026, H200, 4096^3; for tiles of 64 rows an H100 and products of GPT-2 with up to 128 rows
 TILES = Tile(128, 256, 1.0, 3), Tile(128, 128, 0.52, 5), Tile(128, 64, 0.42, 6), Tile(64, 64, 0.35, 6, 2)
 LIMB_TILES = Tile(128, 128, 1.0, 3), Tile(128, 64, 0.63, 4), Tile(64, 64, 0.53, 6)
+FEW_TILES = Tile(8, 64, 0.2, 12, 2), Tile(16, 64, 0.22, 11, 2), Tile(32, 64, 0.27, 9, 2)  # for `hopper_few`
+FEW_LIMB_TILES = Tile(8, 64, 0.25, 6, 2), Tile(16, 64, 0.28, 5, 2), Tile(32, 64, 0.4, 4, 2)
 PORTABLE_TILES = Tile(128, 256, 1.0, 3), Tile(128, 128, 0.52, 3)  # for `product`
 
 
@@ -125,7 +131,7 @@ def shape_for(depth: int, N: int, M: int, *, limbs: bool, specialized: bool, nar
     """
     if limbs and not specialized:
         return Shape(128, 128, depth // 2, 3)  # two limbs of each operand
-    tiles = LIMB_TILES if limbs else TILES if specialized else PORTABLE_TILES
+    tiles = LIMB_TILES + FEW_LIMB_TILES if limbs else TILES + FEW_TILES if specialized else PORTABLE_TILES
     return quickest([tile for tile in tiles if tile.columns < 256 or not narrow], M, N, depth)
 
 
@@ -135,27 +141,39 @@ def multiply(
     """out (M, N) = activation(rows @ weights + residual + bias); out is float32 or 16 bits wide, its rows may have a
     stride.
 
-    specialized: use `hopper.product`, in which warps have different jobs. shape: tiles for measurements, None for
-    `shape_for`'s.
+    specialized: use `hopper.product`, in which warps have different jobs, or `hopper_few.product_of_few` where tiles
+    have less than 64 rows. shape: tiles for measurements, None for `shape_for`'s.
     """
-    limbs = 2 if weights.dtype == "float32" else 1
-    a = left_limbs(rows, weights) if limbs == 2 else left_operand(rows, weights)
+    limbs, word = 2 if weights.dtype == "float32" else 1, out.element_size()
     M, N, K = *out.shape, weights.data.shape[1] // limbs
     bias, residual = (x if x.numel() else None for x in (epilogue.bias, epilogue.residual))
-    word = out.element_size()
     end = _end(out, residual, limbs=limbs == 2, specialized=specialized)
     narrow = word == 4 or residual is not None if not specialized else word == 4 and end == "moving_warp"
-    s = shape or shape_for(LINE // a.element_size(), N, M, limbs=limbs == 2, specialized=specialized, narrow=narrow)
-    height, wide = HALF_ROWS if specialized else s.BM, LINE // word if end == "moving_warp" else s.BN
-    box = min(s.BK, LINE // a.element_size()) if specialized else s.BK  # Hopper's kernel loads a LINE at a time
-    operands = describe(a, [height, box]), describe(weights.data, [s.BN, box])
-    target = out if end == "stores" else describe(out, [height, wide])
-    added = Extras(bias, None, epilogue.peaks), describe(residual, [height, wide]) if end == "moving_warp" else residual
+    line = LINE // weights.data.element_size()
+    s = shape or shape_for(line, N, M, limbs=limbs == 2, specialized=specialized, narrow=narrow)
+    few = specialized and s.BM < HALF_ROWS
+    end = "stores" if few else end
     form = Form(products_of(weights), end, epilogue.activation, s.stages)
     arrays = out, bias, residual, epilogue.peaks
     kinds = tuple(None if x is None else (x.dtype, x.data_ptr() % ALIGNMENT) for x in arrays)
-    key = ("product", specialized, limbs, a.device, a.dtype, kinds, form, special(M), N, K, out.stride(0), s)
+    key = ("product", specialized, limbs, out.device, weights.data.dtype, kinds, form, special(M), N, K, out.stride(0), s)
     grid = (min(multiprocessors(), -(-M // s.BM) * -(-N // s.BN)), 1)
+    if few:
+        from tilewright.ops.gemm.tile import hopper_few
+
+        a = padded(rows.plain(), torch_dtype("float32"), -(-weights.K // 4) * 4) if limbs == 2 else left_operand(rows, weights)
+        operands = describe(weights.data, [s.BN, line]), describe(a, [s.BM, line])
+        extras, sizes = Extras(bias, None, epilogue.peaks), Sizes(N, M, K, out.stride(0))
+        arguments = (*operands, out, extras, residual, sizes, Block(s.BN, s.BM, s.BK, s.group), form)
+        options = {"num_warps": 4, "maxnreg": hopper_few.REGISTERS, **early(M)}
+        start(hopper_few.product_of_few, key, grid, arguments, hopper_descriptor, **options)
+        return
+    a = left_limbs(rows, weights) if limbs == 2 else left_operand(rows, weights)
+    height, wide = HALF_ROWS if specialized else s.BM, LINE // word if end == "moving_warp" else s.BN
+    box = min(s.BK, line) if specialized else s.BK  # Hopper's kernel loads a LINE at a time
+    operands = describe(a, [height, box]), describe(weights.data, [s.BN, box])
+    target = out if end == "stores" else describe(out, [height, wide])
+    added = Extras(bias, None, epilogue.peaks), describe(residual, [height, wide]) if end == "moving_warp" else residual
     arguments = (*operands, target, *added, Sizes(M, N, K, out.stride(0)), Block(s.BM, s.BN, s.BK, s.group), form)
     if specialized:
         from tilewright.ops.gemm.tile import hopper

@@ -102,8 +102,8 @@ class Tile(NamedTuple):
 # November 2026, H200, 4096^3; for tiles of 64 rows an H100 and products of GPT-2 with up to 128 rows
 TILES = Tile(128, 256, 1.0, 3), Tile(128, 128, 0.52, 5), Tile(128, 64, 0.42, 6), Tile(64, 64, 0.35, 6, 2)
 LIMB_TILES = Tile(128, 128, 1.0, 3), Tile(128, 64, 0.63, 4), Tile(64, 64, 0.53, 6)
-FEW_TILES = Tile(8, 64, 0.2, 12, 2), Tile(16, 64, 0.22, 11, 2), Tile(32, 64, 0.27, 9, 2)  # for `hopper_few`
-FEW_LIMB_TILES = Tile(8, 64, 0.25, 6, 2), Tile(16, 64, 0.28, 5, 2), Tile(32, 64, 0.4, 4, 2)
+FEW_TILES = Tile(8, 64, 0.2, 6, 4), Tile(16, 64, 0.22, 5, 4), Tile(32, 64, 0.27, 4, 4)  # for `hopper_few`
+FEW_LIMB_TILES = Tile(8, 64, 0.25, 5, 2), Tile(16, 64, 0.28, 5, 2), Tile(32, 64, 0.4, 4, 2)
 PORTABLE_TILES = Tile(128, 256, 1.0, 3), Tile(128, 128, 0.52, 3)  # for `product`
 
 
@@ -162,7 +162,7 @@ def multiply(
         from tilewright.ops.gemm.tile import hopper_few
 
         a = padded(rows.plain(), torch_dtype("float32"), -(-weights.K // 4) * 4) if limbs == 2 else left_operand(rows, weights)
-        operands = describe(weights.data, [s.BN, line]), describe(a, [s.BM, line])
+        operands = describe(weights.data, [s.BN, line]), describe(a, [s.BM, LINE // a.element_size()])
         extras, sizes = Extras(bias, None, epilogue.peaks), Sizes(N, M, K, out.stride(0))
         arguments = (*operands, out, extras, residual, sizes, Block(s.BN, s.BM, s.BK, s.group), form)
         options = {"num_warps": 4, "maxnreg": hopper_few.REGISTERS, **early(M)}

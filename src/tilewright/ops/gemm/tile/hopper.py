@@ -40,12 +40,20 @@ REGISTERS = 168  # per thread, of 3 x 128; the two multiplying warpgroups then t
 
 
 @gluon.jit
+def share_of_depth(K, block: gl.constexpr):
+    """(begin, end) along K of this program: all of K, unless the second axis of the grid divides it."""
+    length = gl.cdiv(gl.cdiv(K, block.BK), gl.num_programs(1)) * block.BK
+    begin = gl.program_id(1) * length
+    return begin, min(K, begin + length)
+
+
+@gluon.jit
 def load_tiles(
     x, boxes, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr, LEFT: gl.constexpr, WAIT: gl.constexpr
 ):
     """A loading warp: load each block of K of each tile of this program, in order, once a stage is empty. x: descriptor
-    of the LEFT or the right operand. boxes: its buffers in `stages`. A block consists of one or more boxes along K, each
-    with LIMBS.
+    of the LEFT or the right operand. boxes: its buffers in `stages`. A block consists of one or more boxes along K, or
+    as many for each of two LIMBS.
 
     WAIT: until the kernels ahead have ended. Weights are loaded before. None of these kernels writes weights: see
     `launch.settled`.
@@ -57,11 +65,12 @@ def load_tiles(
     if WAIT:
         wait_for_inputs()
     step = 0
+    begin, end = share_of_depth(sizes.K, block)
     tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         i, j = tile_corner(tile, sizes.M, sizes.N, block)
         first = i if LEFT else j
-        for p in range(0, sizes.K, block.BK):
+        for p in range(begin, end, block.BK):
             stage = step % STAGES
             full = stages.full.index(stage)
             mbarrier.wait(stages.empty.index(stage), (step // STAGES & 1) ^ 1)

@@ -10,8 +10,6 @@ after the other.
 The rows of float32 products arrive as they are. A warpgroup replaces them in shared memory by their limbs.
 """
 
-from typing import Any, NamedTuple
-
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,22 +18,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-
 from triton.language.extra.cuda import gdc_launch_dependents
 
-from tilewright.ops.gemm.tile.hopper import allocate_stages, barriers, load_tiles, multiply_one
-from tilewright.ops.gemm.tile.hopper_ends import HALF_ROWS, PEAK, activate, larger, peaks_of, tile_corner, wait_for_inputs
+from tilewright.ops.gemm.tile.hopper import allocate_stages, barriers, load_tiles, multiply_one, share_of_depth
+from tilewright.ops.gemm.tile.hopper_ends import (
+    HALF_ROWS,
+    PEAK,
+    activate,
+    larger,
+    peaks_of,
+    tile_corner,
+    wait_for_inputs,
+)
 from tilewright.ops.gemm.tile.records import Stages
 
-REGISTERS = 128  # per thread, of at most 512
-
-
-class Handed(NamedTuple):
-    """Sums that a warpgroup hands to the other: one part (64, rows) for each stage, in shared memory. ready: barriers
-    that complete when it is there."""
-
-    parts: Any
-    ready: Any
+REGISTERS = 128  # per thread, of 3 x 128
 
 
 @gluon.constexpr_function
@@ -46,17 +43,14 @@ def sum_layout(rows, dtype):
 
 @gluon.jit
 def allocate_limbs(weights, x, block: gl.constexpr, STAGES: gl.constexpr):
-    """(`Stages` of limbs, those of the rows before they are split, in the same memory, `Handed`)."""
+    """(`Stages` of limbs, those of the rows before they are split). Both have the same memory for rows."""
     ROWS: gl.constexpr = block.BN
     LIMBS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, 64], weights.dtype)
-    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     full, empty = barriers(STAGES, 2), barriers(STAGES, 1)
     a_tiles = gl.allocate_shared_memory(weights.dtype, [4 * STAGES] + weights.block_type.shape, weights.layout)
     b_tiles = gl.allocate_shared_memory(weights.dtype, [4 * STAGES, ROWS, 64], LIMBS)
     whole = b_tiles._reinterpret(x.dtype, [4 * STAGES] + x.block_type.shape, x.layout)
-    parts = gl.allocate_shared_memory(gl.float32, [STAGES, HALF_ROWS, ROWS], PLAIN)
-    unsplit = Stages(a_tiles, whole, barriers(STAGES, 1), empty)
-    return Stages(a_tiles, b_tiles, full, empty), unsplit, Handed(parts, barriers(STAGES, 1))
+    return Stages(a_tiles, b_tiles, full, empty), Stages(a_tiles, whole, barriers(STAGES, 1), empty)
 
 
 @gluon.jit
@@ -74,9 +68,10 @@ def split_rows(whole, stages, sizes, block: gl.constexpr):
     before = whole.b_tiles._reinterpret(gl.float32, [STAGES, 4 * ROWS, 32], WHOLE)
     after = stages.b_tiles._reinterpret(gl.bfloat16, [STAGES, 4 * ROWS, 64], LIMBS)
     step = 0
+    begin, end = share_of_depth(sizes.K, block)
     tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
     for _ in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        for _ in range(0, sizes.K, block.BK):
+        for _ in range(begin, end, block.BK):
             stage = step % STAGES
             mbarrier.wait(whole.full.index(stage), step // STAGES & 1)
             x = before.index(stage).load(LAYOUT)
@@ -89,57 +84,95 @@ def split_rows(whole, stages, sizes, block: gl.constexpr):
 
 
 @gluon.jit
-def multiply_block(stages, box, part, PRODUCTS: gl.constexpr):
-    """The limb products of the block of K whose first box is `box`, summed in the order of `hopper.multiply_limbs`.
-    part: registers for the sum."""
+def queue_block(stages, box, part, PRODUCTS: gl.constexpr):
+    """The limb products of the block of K whose first box is `box`, queued, in the order of `hopper.multiply_limbs`.
+    part: registers for their sum."""
     high, low = stages.a_tiles.index(box), stages.a_tiles.index(box + 1)
     x_high, x_low = stages.b_tiles.index(box).permute((1, 0)), stages.b_tiles.index(box + 1).permute((1, 0))
     if PRODUCTS == 4:
         part = warpgroup_mma(low, x_low, part, use_acc=False, is_async=True)
     part = warpgroup_mma(high, x_low, part, use_acc=PRODUCTS == 4, is_async=True)
     part = warpgroup_mma(low, x_high, part, is_async=True)
-    part = warpgroup_mma(high, x_high, part, is_async=True)
-    return warpgroup_mma_wait(0, deps=(part,))
+    return warpgroup_mma(high, x_high, part, is_async=True)
 
 
 @gluon.jit
-def multiply_limbs(stages, handed, step, K, block: gl.constexpr, PRODUCTS: gl.constexpr):
-    """(sums, step): the first block of each stage is multiplied here, the second one by `multiply_second`. Their sums
-    are added in the order of the blocks."""
+def add_stages(stages, step, totals, COUNT: gl.constexpr, PRODUCTS: gl.constexpr):
+    """(totals, step) after the two blocks of K in each of COUNT stages. While the products of one block are in flight,
+    the sum of the block before is added to the totals.
+
+    The loop has to be unrolled: ptxas keeps no sum in flight from one iteration to the next.
+    """
     STAGES: gl.constexpr = stages.full.type.shape[0]
-    ROWS: gl.constexpr = block.BN
-    LAYOUT: gl.constexpr = sum_layout(ROWS, gl.bfloat16)
-    totals = gl.zeros((HALF_ROWS, ROWS), gl.float32, LAYOUT)
-    part = totals
-    for _ in range(0, K, block.BK):
-        stage = step % STAGES
-        mbarrier.wait(stages.full.index(stage), step // STAGES & 1)
-        part = multiply_block(stages, 4 * stage, part, PRODUCTS)
-        mbarrier.wait(handed.ready.index(stage), step // STAGES & 1)
-        totals = totals + part + handed.parts.index(stage).load(LAYOUT)
-        mbarrier.arrive(stages.empty.index(stage))
-        step += 1
+    BLOCKS: gl.constexpr = 2 * COUNT
+    done, queued, following = totals, totals, totals
+    for block in gl.static_range(BLOCKS + 1):
+        if block < BLOCKS:
+            stage = step % STAGES
+            if block % 2 == 0:
+                mbarrier.wait(stages.full.index(stage), step // STAGES & 1)
+            following = queue_block(stages, 4 * stage + block % 2 * 2, done, PRODUCTS)
+            step += block % 2
+        if block > 0:
+            done = warpgroup_mma_wait(PRODUCTS if block < BLOCKS else 0, deps=(queued,))
+            if block % 2 == 0:
+                mbarrier.arrive(stages.empty.index((step + STAGES - 1) % STAGES))
+            totals += done
+        queued = following
     return totals, step
 
 
 @gluon.jit
-def multiply_second(stages, handed, sizes, block: gl.constexpr, form: gl.constexpr):
-    """A warpgroup that multiplies the second block of each stage and hands over the sum. The second block of the last
-    stage may be zeros."""
+def multiply_limbs(stages, step, K, block: gl.constexpr, PRODUCTS: gl.constexpr):
+    """(sums, step): limb products. The second block of the last stage may be zeros."""
+    ROWS: gl.constexpr = block.BN
+    AT_ONCE: gl.constexpr = 3  # stages without a wait for the last sum: half of a K of 768
+    totals = gl.zeros((HALF_ROWS, ROWS), gl.float32, sum_layout(ROWS, gl.bfloat16))
+    count = gl.cdiv(K, block.BK)
+    for _ in range(count // AT_ONCE):
+        totals, step = add_stages(stages, step, totals, AT_ONCE, PRODUCTS)
+    for _ in range(count % AT_ONCE):
+        totals, step = add_stages(stages, step, totals, 1, PRODUCTS)
+    return totals, step
+
+
+@gluon.jit
+def store_parts(parts, stages, sizes, block: gl.constexpr, form: gl.constexpr):
+    """The multiplying warpgroup, if several programs share K: store the sum of each block. `product.add_parts` adds
+    them in order. parts: pointer to float32 (blocks of K, rows, columns of out)."""
     STAGES: gl.constexpr = stages.full.type.shape[0]
     ROWS: gl.constexpr = block.BN
     LAYOUT: gl.constexpr = sum_layout(ROWS, gl.bfloat16)
-    part = gl.zeros((HALF_ROWS, ROWS), gl.float32, LAYOUT)
+    DEPTH: gl.constexpr = block.BK // 2
+    wait_for_inputs()
+    begin, end = share_of_depth(sizes.K, block)
+    first = gl.zeros((HALF_ROWS, ROWS), gl.float32, LAYOUT)
+    second = first
     step = 0
     tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
-    for _ in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        for _ in range(0, sizes.K, block.BK):
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        j, i = tile_corner(tile, sizes.M, sizes.N, block)
+        columns, rows = corner_indices(i, j, ROWS, LAYOUT)
+        inside = (columns < sizes.M) & (rows < sizes.N)
+        for p in range(begin, end, block.BK):
             stage = step % STAGES
             mbarrier.wait(stages.full.index(stage), step // STAGES & 1)
-            part = multiply_block(stages, 4 * stage + 2, part, form.products)
-            handed.parts.index(stage).store(part)
-            mbarrier.arrive(handed.ready.index(stage))
+            first = queue_block(stages, 4 * stage, first, form.products)
+            second = queue_block(stages, 4 * stage + 2, second, form.products)
+            first = warpgroup_mma_wait(form.products, deps=(first,))
+            pointers = parts + (p // DEPTH * sizes.N + rows).to(gl.int64) * sizes.M + columns
+            gl.store(pointers, first, mask=inside)
+            second = warpgroup_mma_wait(0, deps=(second,))
+            mbarrier.arrive(stages.empty.index(stage))
+            gl.store(pointers + sizes.N * sizes.M, second, mask=inside & (p + DEPTH < sizes.K))
             step += 1
+
+
+@gluon.jit
+def corner_indices(i, j, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
+    """(columns (64, 1), rows (1, ROWS)) of out, of the sums of the tile at (i, j)."""
+    columns = j + gl.arange(0, HALF_ROWS, gl.SliceLayout(1, LAYOUT))[:, None]
+    return columns, i + gl.arange(0, ROWS, gl.SliceLayout(0, LAYOUT))[None, :]
 
 
 @gluon.jit
@@ -158,7 +191,7 @@ def store_peaks(totals, peaks, columns, rows, j, sizes):
 
 
 @gluon.jit
-def multiply_tiles(out, residual, extras, stages, handed, sizes, block: gl.constexpr, form: gl.constexpr):
+def multiply_tiles(out, residual, extras, stages, sizes, block: gl.constexpr, form: gl.constexpr):
     """The warpgroup that computes and writes tiles. It loads the residual and the bias of a tile before the products,
     which hide their latency."""
     ROWS: gl.constexpr = block.BN
@@ -169,8 +202,7 @@ def multiply_tiles(out, residual, extras, stages, handed, sizes, block: gl.const
     tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         j, i = tile_corner(tile, sizes.M, sizes.N, block)
-        columns = j + gl.arange(0, HALF_ROWS, gl.SliceLayout(1, LAYOUT))[:, None]
-        rows = i + gl.arange(0, ROWS, gl.SliceLayout(0, LAYOUT))[None, :]
+        columns, rows = corner_indices(i, j, ROWS, LAYOUT)
         inside = (columns < sizes.M) & (rows < sizes.N)
         if residual is not None:
             added = gl.load(residual + rows.to(gl.int64) * sizes.M + columns, mask=inside, other=0.0).to(gl.float32)
@@ -179,7 +211,7 @@ def multiply_tiles(out, residual, extras, stages, handed, sizes, block: gl.const
         if form.products == 1:
             totals, step = multiply_one(stages, step, sizes.K, block, 0)
         else:
-            totals, step = multiply_limbs(stages, handed, step, sizes.K, block, form.products)
+            totals, step = multiply_limbs(stages, step, sizes.K, block, form.products)
         if residual is not None:
             totals += added
         if extras.bias is not None:
@@ -206,7 +238,7 @@ def product_of_few(weights, x, out, extras, residual, sizes, block: gl.constexpr
         fence_async_shared()
         gl.warp_specialize(
             [
-                (multiply_tiles, (out, residual, extras, stages, None, sizes, block, form)),
+                (multiply_tiles, (out, residual, extras, stages, sizes, block, form)),
                 (load_tiles, (weights, stages.a_tiles, stages, sizes, block, 1, True, False)),
                 (load_tiles, (x, stages.b_tiles, stages, sizes, block, 1, False, True)),
             ],
@@ -214,16 +246,27 @@ def product_of_few(weights, x, out, extras, residual, sizes, block: gl.constexpr
             [24, 24],
         )
     else:
-        stages, whole, handed = allocate_limbs(weights, x, block, form.stages)
+        stages, whole = allocate_limbs(weights, x, block, form.stages)
         fence_async_shared()
-        gl.warp_specialize(
-            [
-                (multiply_tiles, (out, residual, extras, stages, handed, sizes, block, form)),
-                (multiply_second, (stages, handed, sizes, block, form)),
-                (split_rows, (whole, stages, sizes, block)),
-                (load_tiles, (weights, stages.a_tiles, stages, sizes, block, 2, True, False)),
-                (load_tiles, (x, whole.b_tiles, whole, sizes, block, 1, False, True)),
-            ],
-            [4, 4, 1, 1],
-            [96, 64, 24, 24],
-        )
+        if form.end == "parts":
+            gl.warp_specialize(
+                [
+                    (store_parts, (out, stages, sizes, block, form)),
+                    (split_rows, (whole, stages, sizes, block)),
+                    (load_tiles, (weights, stages.a_tiles, stages, sizes, block, 2, True, False)),
+                    (load_tiles, (x, whole.b_tiles, whole, sizes, block, 1, False, True)),
+                ],
+                [4, 1, 1],
+                [64, 24, 24],
+            )
+        else:
+            gl.warp_specialize(
+                [
+                    (multiply_tiles, (out, residual, extras, stages, sizes, block, form)),
+                    (split_rows, (whole, stages, sizes, block)),
+                    (load_tiles, (weights, stages.a_tiles, stages, sizes, block, 2, True, False)),
+                    (load_tiles, (x, whole.b_tiles, whole, sizes, block, 1, False, True)),
+                ],
+                [4, 1, 1],
+                [64, 24, 24],
+            )

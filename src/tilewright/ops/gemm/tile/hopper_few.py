@@ -2,12 +2,15 @@
 its transpose, weights @ x^T.
 
 An instruction of the matrix unit takes 64 rows of its left operand, but as few as 8 columns of the right one. With the
-weights on the left, it multiplies 64 columns of out by 8, 16 or 32 rows: no time goes into rows that do not exist, and
-sums need so few registers that those of two blocks of limbs are in flight at once. Every sum has the order that it has
-in `hopper`, so its bits are the same. The limit is the latency of the instructions: the blocks of K are multiplied one
-after the other.
+weights on the left, it multiplies 64 columns of out by 8, 16 or 32 rows. No time goes into rows that do not exist, and
+the sums of two blocks of limbs are in flight at once, because they need few registers. Every sum has the order that it
+has in `hopper`, so its bits are the same.
 
 The rows of float32 products arrive as they are. A warpgroup replaces them in shared memory by their limbs.
+
+The limit is the bandwidth of a multiprocessor's shared memory: weights are written to it once, and read up to three
+times. As only a few multiprocessors have a tile, several of them may share K. With limbs each block of K has its own
+sum anyway, and a second kernel adds these in order.
 """
 
 import triton.experimental.gluon.language as gl
@@ -137,42 +140,28 @@ def multiply_limbs(stages, step, K, block: gl.constexpr, PRODUCTS: gl.constexpr)
 
 
 @gluon.jit
-def store_parts(parts, stages, sizes, block: gl.constexpr, form: gl.constexpr):
-    """The multiplying warpgroup, if several programs share K: store the sum of each block. `product.add_parts` adds
-    them in order. parts: pointer to float32 (blocks of K, rows, columns of out)."""
+def store_parts(pointers, inside, stages, step, sizes, block: gl.constexpr, PRODUCTS: gl.constexpr):
+    """step, after the sum of each block of this program's share of K has been stored. pointers, inside: of the tile
+    (64, rows) in the first of the parts, float32 (blocks of K, rows, columns of out)."""
     STAGES: gl.constexpr = stages.full.type.shape[0]
     ROWS: gl.constexpr = block.BN
-    LAYOUT: gl.constexpr = sum_layout(ROWS, gl.bfloat16)
     DEPTH: gl.constexpr = block.BK // 2
-    wait_for_inputs()
     begin, end = share_of_depth(sizes.K, block)
-    first = gl.zeros((HALF_ROWS, ROWS), gl.float32, LAYOUT)
+    first = gl.zeros((HALF_ROWS, ROWS), gl.float32, sum_layout(ROWS, gl.bfloat16))
     second = first
-    step = 0
-    tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        j, i = tile_corner(tile, sizes.M, sizes.N, block)
-        columns, rows = corner_indices(i, j, ROWS, LAYOUT)
-        inside = (columns < sizes.M) & (rows < sizes.N)
-        for p in range(begin, end, block.BK):
-            stage = step % STAGES
-            mbarrier.wait(stages.full.index(stage), step // STAGES & 1)
-            first = queue_block(stages, 4 * stage, first, form.products)
-            second = queue_block(stages, 4 * stage + 2, second, form.products)
-            first = warpgroup_mma_wait(form.products, deps=(first,))
-            pointers = parts + (p // DEPTH * sizes.N + rows).to(gl.int64) * sizes.M + columns
-            gl.store(pointers, first, mask=inside)
-            second = warpgroup_mma_wait(0, deps=(second,))
-            mbarrier.arrive(stages.empty.index(stage))
-            gl.store(pointers + sizes.N * sizes.M, second, mask=inside & (p + DEPTH < sizes.K))
-            step += 1
-
-
-@gluon.jit
-def corner_indices(i, j, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
-    """(columns (64, 1), rows (1, ROWS)) of out, of the sums of the tile at (i, j)."""
-    columns = j + gl.arange(0, HALF_ROWS, gl.SliceLayout(1, LAYOUT))[:, None]
-    return columns, i + gl.arange(0, ROWS, gl.SliceLayout(0, LAYOUT))[None, :]
+    for p in range(begin, end, block.BK):
+        stage = step % STAGES
+        mbarrier.wait(stages.full.index(stage), step // STAGES & 1)
+        first = queue_block(stages, 4 * stage, first, PRODUCTS)
+        second = queue_block(stages, 4 * stage + 2, second, PRODUCTS)
+        first = warpgroup_mma_wait(PRODUCTS, deps=(first,))
+        at = pointers + p // DEPTH * sizes.N * sizes.M
+        gl.store(at, first, mask=inside)
+        second = warpgroup_mma_wait(0, deps=(second,))
+        mbarrier.arrive(stages.empty.index(stage))
+        gl.store(at + sizes.N * sizes.M, second, mask=inside & (p + DEPTH < sizes.K))
+        step += 1
+    return step
 
 
 @gluon.jit
@@ -192,8 +181,8 @@ def store_peaks(totals, peaks, columns, rows, j, sizes):
 
 @gluon.jit
 def multiply_tiles(out, residual, extras, stages, sizes, block: gl.constexpr, form: gl.constexpr):
-    """The warpgroup that computes and writes tiles. It loads the residual and the bias of a tile before the products,
-    which hide their latency."""
+    """The multiplying warpgroup. It loads the residual and the bias of a tile before the products, which hide their
+    latency."""
     ROWS: gl.constexpr = block.BN
     LAYOUT: gl.constexpr = sum_layout(ROWS, stages.a_tiles.dtype)
     ACTIVATION: gl.constexpr = form.activation
@@ -202,25 +191,29 @@ def multiply_tiles(out, residual, extras, stages, sizes, block: gl.constexpr, fo
     tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         j, i = tile_corner(tile, sizes.M, sizes.N, block)
-        columns, rows = corner_indices(i, j, ROWS, LAYOUT)
+        columns = j + gl.arange(0, HALF_ROWS, gl.SliceLayout(1, LAYOUT))[:, None]
+        rows = i + gl.arange(0, ROWS, gl.SliceLayout(0, LAYOUT))[None, :]
         inside = (columns < sizes.M) & (rows < sizes.N)
-        if residual is not None:
-            added = gl.load(residual + rows.to(gl.int64) * sizes.M + columns, mask=inside, other=0.0).to(gl.float32)
-        if extras.bias is not None:
-            bias = gl.load(extras.bias + columns, mask=columns < sizes.M, other=0.0).to(gl.float32)
-        if form.products == 1:
-            totals, step = multiply_one(stages, step, sizes.K, block, 0)
-        else:
-            totals, step = multiply_limbs(stages, step, sizes.K, block, form.products)
-        if residual is not None:
-            totals += added
-        if extras.bias is not None:
-            totals += bias
-        totals = activate(totals, ACTIVATION)
-        if extras.peaks is not None:
-            store_peaks(totals, extras.peaks, columns, rows, j, sizes)
         pointers = out + rows.to(gl.int64) * sizes.stride + columns
-        gl.store(pointers, totals.to(out.dtype.element_ty), mask=inside)
+        if form.end == "parts":
+            step = store_parts(pointers, inside, stages, step, sizes, block, form.products)
+        else:
+            if residual is not None:
+                added = gl.load(residual + rows.to(gl.int64) * sizes.M + columns, mask=inside, other=0.0)
+            if extras.bias is not None:
+                bias = gl.load(extras.bias + columns, mask=columns < sizes.M, other=0.0)
+            if form.products == 1:
+                totals, step = multiply_one(stages, step, sizes.K, block, 0)
+            else:
+                totals, step = multiply_limbs(stages, step, sizes.K, block, form.products)
+            if residual is not None:
+                totals += added.to(gl.float32)
+            if extras.bias is not None:
+                totals += bias.to(gl.float32)
+            totals = activate(totals, ACTIVATION)
+            if extras.peaks is not None:
+                store_peaks(totals, extras.peaks, columns, rows, j, sizes)
+            gl.store(pointers, totals.to(out.dtype.element_ty), mask=inside)
 
 
 @gluon.jit
@@ -230,7 +223,8 @@ def product_of_few(weights, x, out, extras, residual, sizes, block: gl.constexpr
     weights: descriptor of boxes of HALF_ROWS rows, 128 bytes wide; limbs as for `product.product`. x: descriptor of
     boxes of block.BN rows, 128 bytes wide, in the weights' dtype, or with limbs in float32. out, residual: pointers.
     extras: `records.Extras` without the residual. sizes, block: of out's transpose, see `records`; with limbs, BK is
-    128. form: its end is "stores".
+    128. form: its end is "stores", or with limbs "parts": out is float32 (blocks of K, M, N) then, the sum of each
+    block is stored, and `product.add_parts` adds them. The second axis of the grid divides K.
     """
     gdc_launch_dependents()  # before the barriers are made, which takes some time
     if form.products == 1:
@@ -248,25 +242,13 @@ def product_of_few(weights, x, out, extras, residual, sizes, block: gl.constexpr
     else:
         stages, whole = allocate_limbs(weights, x, block, form.stages)
         fence_async_shared()
-        if form.end == "parts":
-            gl.warp_specialize(
-                [
-                    (store_parts, (out, stages, sizes, block, form)),
-                    (split_rows, (whole, stages, sizes, block)),
-                    (load_tiles, (weights, stages.a_tiles, stages, sizes, block, 2, True, False)),
-                    (load_tiles, (x, whole.b_tiles, whole, sizes, block, 1, False, True)),
-                ],
-                [4, 1, 1],
-                [64, 24, 24],
-            )
-        else:
-            gl.warp_specialize(
-                [
-                    (multiply_tiles, (out, residual, extras, stages, sizes, block, form)),
-                    (split_rows, (whole, stages, sizes, block)),
-                    (load_tiles, (weights, stages.a_tiles, stages, sizes, block, 2, True, False)),
-                    (load_tiles, (x, whole.b_tiles, whole, sizes, block, 1, False, True)),
-                ],
-                [4, 1, 1],
-                [64, 24, 24],
-            )
+        gl.warp_specialize(
+            [
+                (multiply_tiles, (out, residual, extras, stages, sizes, block, form)),
+                (split_rows, (whole, stages, sizes, block)),
+                (load_tiles, (weights, stages.a_tiles, stages, sizes, block, 2, True, False)),
+                (load_tiles, (x, whole.b_tiles, whole, sizes, block, 1, False, True)),
+            ],
+            [4, 1, 1],
+            [64, 24, 24],
+        )

@@ -17,7 +17,7 @@ LIMB_BLOCK = 64  # limbs are padded along K to a multiple of this, a LINE of bfl
 LONG = 768  # K from which three limb products hold the error bound; see matmul's README
 CHUNK = 1024  # elements of a row that a program splits into limbs
 ADDED = 64  # elements of a row that a program of `product.add_parts` computes
-SHARE = 768  # least K of a program where programs share it: as many weights as fit in shared memory
+SHARING = 4  # programs that share K at least, because a second kernel then adds their sums
 
 
 def transpose(b, rung: str, dtype: str) -> Packed:
@@ -141,8 +141,9 @@ def shape_for(depth: int, N: int, M: int, K: int, *, limbs: bool, specialized: b
     shape = quickest([tile for tile in tiles if tile.columns < 256 or not narrow], M, N, depth)
     if not limbs or shape.BM >= HALF_ROWS:
         return shape
-    programs = -(-M // shape.BM) * -(-N // shape.BN)
-    return replace(shape, parts=max(1, min(K // SHARE, multiprocessors() // 2 // programs)))
+    stages, tiles_of_out = -(-K // shape.BK), -(-M // shape.BM) * -(-N // shape.BN)
+    parts = min(stages, 3 * multiprocessors() // 4 // tiles_of_out)
+    return replace(shape, parts=-(-stages // -(-stages // parts))) if parts >= SHARING else shape
 
 
 def multiply(
@@ -207,7 +208,8 @@ def multiply_few(rows: Rows, weights: Packed, out, epilogue: Epilogue, s: Shape)
         start(hopper_few.product_of_few, ("few", *key), grid, arguments, hopper_descriptor, **options)
     else:
         parts = a.new_empty(K // LIMB_BLOCK, M, N)
-        arguments = (*operands, parts, Extras(None, None, None), None, sizes, block, form._replace(end="parts"))
+        sums, sizes = form._replace(end="parts", activation=None), Sizes(N, M, K, N)
+        arguments = (*operands, parts, Extras(None, None, None), None, sizes, block, sums)
         start(hopper_few.product_of_few, ("few", *key), grid, arguments, hopper_descriptor, **options)
         arguments = (parts, *finish, Sizes(M, N, K, out.stride(0)), form, len(parts), ADDED)
         start(product.add_parts, ("add_parts", *key), (M, -(-N // ADDED)), arguments, num_warps=2, **early(M))

@@ -74,7 +74,7 @@ def accepted(*few: str, dtypes=DEVICE_DTYPES):
 
 @pytest.mark.parametrize(("rung", "dtype"), accepted("simt.buffered", "simt.narrow", "tile.persistent"))
 def test_a_rows_bits_do_not_depend_on_its_batch(rung, dtype, rng):
-    sizes = (1, 2, 65, 129, 300, 1000) if ON_GPU else (1, 3)
+    sizes = (1, 2, 7, 8, 9, 16, 17, 31, 33, 64, 65, 129, 300, 1000) if ON_GPU else (1, 3)
     N, K = (300, 1537) if ON_GPU else (7, DEEP if "limbs" in rung.name else 33)
     N = 7 if rung.name == "simt.narrow" else N
     case = Case(max(sizes), N, K, dtype, bias=True, activation="gelu", device="cuda")
@@ -156,11 +156,15 @@ def test_peaks_do_not_depend_on_the_width_of_tiles(rung, dtype, rng):
     with using(matmul=rung.name):
         weights = prepare(b, dtype=dtype)
     kind = {"limbs": dtype == "float32", "specialized": rung.options.get("specialized", False)}
-    large = launch.shape_for(launch.LINE // weights.data.element_size(), 2**16, 2**16, **kind, narrow=True)
+    large = launch.shape_for(launch.LINE // weights.data.element_size(), 2**16, 2**16, K, **kind, narrow=True)
     none = torch.empty(0, device=PLACE)
-    for columns in (64, 128, 256) if "specialized" in rung.name and dtype != "float32" else (64, 128):
+    tiles = [(128, 64), (128, 128)]
+    if "specialized" in rung.name:
+        tiles += [(8, 64), (32, 64)] + ([(128, 256)] if dtype != "float32" else [])
+    for rows, columns in tiles:
         out, peaks = (torch.full((M, n), torch.nan, device=PLACE) for n in (N, peaks_of(N)))
-        shape = replace(large, BM=128, BN=columns, stages=3, group=1)
+        depth = 2 * launch.LINE // weights.data.element_size() if rows < 64 else large.BK
+        shape = replace(large, BM=rows, BN=columns, BK=depth, stages=3, group=1)
         launch.multiply(Rows(a, None), weights, out, Epilogue(none, none, None, peaks), **rung.options, shape=shape)
         wide = torch.full((M, -(-N // PEAK) * PEAK), -torch.inf, device=PLACE)
         wide[:, :N] = out
@@ -216,17 +220,18 @@ def test_how_a_product_is_cut_does_not_show(rung, dtype, rng):
         weights = prepare(inputs["b"], dtype=dtype)
     none = torch.empty(0, device=PLACE)
     kind = {"limbs": dtype == "float32", "specialized": rung.options.get("specialized", False)}
-    own = launch.shape_for(launch.LINE // weights.data.element_size(), N, M, **kind, narrow=True)
+    own = launch.shape_for(launch.LINE // weights.data.element_size(), N, M, K, **kind, narrow=True)
     bits = set()
     tiles = [(128, 64, 1), (128, 128, 1)]
     if "specialized" in rung.name:
-        tiles += [(64, 64, 1), (64, 128, 1)]
+        tiles += [(64, 64, 1), (64, 128, 1), (8, 64, 2), (16, 64, 2), (32, 64, 2)]
         tiles += [] if dtype == "float32" else [(64, 64, 2), (64, 128, 2), (128, 64, 2), (128, 256, 1)]
-    for rows, columns, lines in tiles:
+    shared = [(16, 64, 2, parts) for parts in (2, 3, 5)] if "specialized" in rung.name and dtype == "float32" else []
+    for rows, columns, lines, parts in [(*tile, 1) for tile in tiles] + shared:
         out = torch.full((M, N), torch.nan, device=PLACE)
         depth = lines * launch.LINE // weights.data.element_size()
         depth = depth if "specialized" in rung.name else own.BK
-        shape = replace(own, BM=rows, BN=columns, BK=depth, stages=3, group=1)
+        shape = replace(own, BM=rows, BN=columns, BK=depth, stages=3, group=1, parts=parts)
         launch.multiply(Rows(inputs["a"], None), weights, out, Epilogue(none, none, None), **rung.options, shape=shape)
         bits.add(out.cpu().numpy().tobytes())
     assert len(bits) == 1
@@ -251,14 +256,16 @@ def test_tiles_fit_in_a_multiprocessors_shared_memory(limbs):
     """Stages of both operands, buffers for results, barriers: 227 KiB on Hopper."""
     launch = pytest.importorskip("tilewright.ops.gemm.tile.launch")
     kind = {"limbs": limbs == 2, "specialized": True}
-    for M, N, word, residual in product((1, 64, 300, 1024, 6400, 16384), (2, 64, 768, 3072, 50257), (2, 4), (0, 2, 4)):
+    for M, N, word, residual in product(
+        (1, 12, 32, 64, 300, 1024, 6400, 16384), (2, 64, 768, 3072, 50257), (2, 4), (0, 2, 4)
+    ):
         if limbs == 2 and word == 2:
             continue  # a float32 class has float32 results
         out = torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[word])
         added = None if not residual else torch.empty(1, N, dtype={2: torch.bfloat16, 4: torch.float32}[residual])
         end = launch._end(out, added, **kind)
-        shape = launch.shape_for(64, N, M, **kind, narrow=word == 4 and end == "moving_warp")
-        buffers = 0 if end == "stores" and word == 4 else shape.BM * shape.BN * word
+        shape = launch.shape_for(64, N, M, 768, **kind, narrow=word == 4 and end == "moving_warp")
+        buffers = 0 if (end == "stores" and word == 4) or shape.BM < 64 else shape.BM * shape.BN * word
         stages = shape.stages * limbs * (shape.BM + shape.BN) * shape.BK * 2
         assert stages + buffers + 1024 <= 227 << 10, (M, N, word, residual, end, shape)
 

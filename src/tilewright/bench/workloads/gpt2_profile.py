@@ -106,7 +106,8 @@ COSTS: dict[str, Cost] = {
 
 TOKENS, IDLE = "choice of tokens, copies", "no kernel runs"
 KERNELS = {  # kernels that models.decoder launches -> their operation
-    "product": MATMUL, "split": "limbs of activations", "best_product": HEAD, "best_tile": HEAD,
+    "product": MATMUL, "product_of_few": MATMUL, "add_parts": MATMUL, "split": "limbs of activations",
+    "best_product": HEAD, "best_tile": HEAD,
     "registers": "layernorm", "chunks": "layernorm", "gather": "embedding", "append": "append",
     "attend": PROMPTS, "append_and_attend": PROMPTS,
     "step": ONE, "step_plain": ONE, "step_heads": ONE, "step_blocks": ONE,

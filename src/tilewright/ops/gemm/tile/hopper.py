@@ -40,31 +40,45 @@ REGISTERS = 168  # per thread, of 3 x 128; the two multiplying warpgroups then t
 
 
 @gluon.jit
-def load_tiles(x, boxes, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr, LEFT: gl.constexpr):
-    """A loading warp: load each block of K of each tile of this program, in order, once a stage is empty. x: descriptor
-    of the LEFT operand or of the weights. boxes: its buffers in `stages`. A block consists of both limbs, or of one or
-    more boxes along K.
+def share_of_depth(K, block: gl.constexpr):
+    """(begin, end) along K of this program: all of K, unless the second axis of the grid divides it."""
+    length = gl.cdiv(gl.cdiv(K, block.BK), gl.num_programs(1)) * block.BK
+    begin = gl.program_id(1) * length
+    return begin, min(K, begin + length)
 
-    Weights are loaded before the kernels ahead have ended. None of them writes weights: see `launch.settled`.
+
+@gluon.jit
+def load_tiles(
+    x, boxes, stages, sizes, block: gl.constexpr, LIMBS: gl.constexpr, LEFT: gl.constexpr, WAIT: gl.constexpr
+):
+    """A loading warp: load each block of K of each tile of this program, in order, once a stage is empty. x: descriptor
+    of the LEFT or the right operand. boxes: its buffers in `stages`. A block consists of one or more boxes along K, or
+    as many for each of two LIMBS.
+
+    WAIT: until the kernels ahead have ended. Weights are loaded before. None of these kernels writes weights: see
+    `launch.settled`.
     """
     STAGES: gl.constexpr = stages.full.type.shape[0]
     DEPTH: gl.constexpr = x.block_type.shape[1]
     PIECES: gl.constexpr = LIMBS * (block.BK // DEPTH)
     BOXES: gl.constexpr = block.BM // HALF_ROWS if LEFT else 1
-    if LEFT:
+    if WAIT:
         wait_for_inputs()
     step = 0
+    begin, end = share_of_depth(sizes.K, block)
     tiles = gl.cdiv(sizes.M, block.BM) * gl.cdiv(sizes.N, block.BN)
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         i, j = tile_corner(tile, sizes.M, sizes.N, block)
         first = i if LEFT else j
-        for p in range(0, sizes.K, block.BK):
+        for p in range(begin, end, block.BK):
             stage = step % STAGES
             full = stages.full.index(stage)
             mbarrier.wait(stages.empty.index(stage), (step // STAGES & 1) ^ 1)
             mbarrier.expect(full, PIECES * BOXES * x.block_type.nbytes)
             for piece in gl.static_range(PIECES):
-                column = p + (piece * sizes.K if LIMBS == 2 else piece * DEPTH)
+                column = p + piece // LIMBS * DEPTH
+                if LIMBS == 2:  # high limbs, then low ones; zeros from 2 K on
+                    column += sizes.K if piece % 2 == 1 else gl.where(column < sizes.K, 0, sizes.K)
                 for box in gl.static_range(BOXES):
                     index = BOXES * (stage * PIECES + piece) + box
                     copy_in(x, [first + box * HALF_ROWS, column], full, boxes.index(index))
@@ -206,8 +220,8 @@ def product(a, b, out, extras, residual, sizes, block: gl.constexpr, form: gl.co
         [
             (multiply_tiles, (out, stages, exchange, added, sizes, block, form, 0)),
             (multiply_tiles, (out, stages, exchange, added, sizes, block, form, 1)),
-            (load_tiles, (a, stages.a_tiles, stages, sizes, block, LIMBS, True)),
-            (load_tiles, (b, stages.b_tiles, stages, sizes, block, LIMBS, False)),
+            (load_tiles, (a, stages.a_tiles, stages, sizes, block, LIMBS, True, True)),
+            (load_tiles, (b, stages.b_tiles, stages, sizes, block, LIMBS, False, False)),
             (move_tiles, (out, residual, exchange, sizes, block, form)),
         ],
         [4, 1, 1, 1],

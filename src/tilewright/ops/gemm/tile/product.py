@@ -101,6 +101,23 @@ def product(a, b, out, extras, residual, sizes, block: tl.constexpr, form: tl.co
 
 
 @triton.jit
+def add_parts(parts, out, extras, residual, sizes, form: tl.constexpr, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):
+    """out (M, N) = activation(parts[0] + parts[1] + ... + residual + bias), added in this order.
+
+    parts: pointer to float32 (BLOCKS, M, N), the sums of the blocks of K. The rest is as for `product`; form.end is
+    "stores". One program per WIDTH columns of a row.
+    """
+    wait_for_inputs()
+    row, column = tl.program_id(0), tl.program_id(1) * WIDTH
+    columns = column + tl.arange(0, WIDTH)[None, :]
+    totals = tl.zeros((1, WIDTH), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        at = (block * sizes.M + row).to(tl.int64) * sizes.N
+        totals += tl.load(parts + at + columns, mask=columns < sizes.N, other=0.0)
+    write(totals, out, row, column, Extras(extras.bias, residual, extras.peaks), sizes, form)
+
+
+@triton.jit
 def split(x, limbs, shape, BLOCK: tl.constexpr):
     """limbs (M, 2 D) bfloat16: high and low limbs of x (M, K) float32, zeros beyond K. shape: (K, D).
 

@@ -60,8 +60,8 @@ def best_product(a, b, values, columns, sizes, block: gl.constexpr, form: gl.con
         [
             (search_tiles, (values, columns, stages, sizes, block, form, 0)),
             (search_tiles, (values, columns, stages, sizes, block, form, 1)),
-            (load_tiles, (a, stages.a_tiles, stages, sizes, block, LIMBS, True)),
-            (load_tiles, (b, stages.b_tiles, stages, sizes, block, LIMBS, False)),
+            (load_tiles, (a, stages.a_tiles, stages, sizes, block, LIMBS, True, True)),
+            (load_tiles, (b, stages.b_tiles, stages, sizes, block, LIMBS, False, False)),
         ],
         [4, 1, 1],
         [240, 24, 24],

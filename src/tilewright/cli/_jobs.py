@@ -273,14 +273,18 @@ class Speaker:
 
 
 def _start_gpu(options: Any) -> None:
-    """Start the GPU's driver ahead for a job that may compute on a GPU in this process.
+    """Start the GPU's driver ahead for a job that may compute on a GPU in this process, and delay what it does not need
+    of PyTorch.
 
     With --device auto the context is not created, because a float64 volume stays on the CPU.
     """
     alone = options.engine in (None, "inline") and options.workers in (None, 1)
     if options.device != "cpu" and alone:
         from tilewright.hardware.gpu import start_ahead
+        from tilewright.runtime.process import delayed_imports, startup
 
+        if startup.prepared:  # the process is only for this command
+            delayed_imports.delay()
         start_ahead(context=options.device == "cuda")
 
 

@@ -16,12 +16,15 @@ from types import FrameType
 from tilewright import garbage
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # Python itself has a handler for SIGINT
+prepared = False  # True in the process of a command; False where a program or a test calls the command line
 _asked: set[str] = set()  # signals that a job has received
 
 
 def prepare() -> None:
     """Open closed standard streams, set the exit code for signals that arrive before or after a job, and collect
     garbage less often until a job begins: large libraries are imported next."""
+    global prepared
+    prepared = True
     garbage.collect_rarely()
     hold_streams()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*SIGNALS, signal.SIGINT))  # the parent process may have blocked them

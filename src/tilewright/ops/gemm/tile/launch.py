@@ -17,7 +17,7 @@ LIMB_BLOCK = 64  # limbs are padded along K to a multiple of this, a LINE of bfl
 LONG = 768  # K from which three limb products hold the error bound; see matmul's README
 CHUNK = 1024  # elements of a row that a program splits into limbs
 ADDED = 64  # elements of a row that a program of `product.add_parts` computes
-SHARING = 4  # programs that share K at least, because a second kernel then adds their sums
+SHARING = 4  # programs that share K, if the GPU has enough; a second kernel adds their sums
 
 
 def transpose(b, rung: str, dtype: str) -> Packed:
@@ -142,8 +142,9 @@ def shape_for(depth: int, N: int, M: int, K: int, *, limbs: bool, specialized: b
     if not limbs or shape.BM >= HALF_ROWS:
         return shape
     stages, tiles_of_out = -(-K // shape.BK), -(-M // shape.BM) * -(-N // shape.BN)
-    parts = min(stages, 3 * multiprocessors() // 4 // tiles_of_out)
-    return replace(shape, parts=-(-stages // -(-stages // parts))) if parts >= SHARING else shape
+    if SHARING * tiles_of_out > 3 * multiprocessors() // 4 or stages < SHARING:
+        return shape
+    return replace(shape, parts=-(-stages // -(-stages // SHARING)))  # as few as have the same number of stages each
 
 
 def multiply(

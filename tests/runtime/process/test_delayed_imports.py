@@ -1,0 +1,54 @@
+"""Parts of PyTorch that a job on a GPU does not need are executed only when something needs them."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+START = """
+import sys
+from tilewright.runtime.process import delayed_imports
+delayed_imports.delay()
+delayed_imports.delay()
+import torch
+(finder,) = [f for f in sys.meta_path if isinstance(f, delayed_imports._Finder)]
+assert set(finder.waiting) == set(delayed_imports.DELAYED) & set(sys.modules), finder.waiting
+assert len(finder.waiting) >= 5 and "torch._prims" not in sys.modules
+x = torch.arange(6.0).reshape(2, 3)
+assert torch.equal(torch.nn.functional.relu(x).cpu(), x) and not hasattr(torch.export, "__wrapped__")
+assert len(finder.waiting) >= 5
+"""
+USES = {
+    "an attribute": "assert torch.distributions.Normal(0.0, 1.0).mean == 0 and not finder.waiting",
+    "every name": "from torch.masked import *; assert callable(masked_tensor)",
+    "compiling": "f = lambda x: x.softmax(-1) * 2; assert torch.equal(torch.compile(f, backend='eager')(x), f(x))",
+    "shapes without data": "import torch._prims; assert torch.empty(4, 5, device='meta').cumsum(0).shape == (4, 5)",
+    "exporting": "assert torch.export.export(torch.nn.Linear(3, 2), (x,)).module()(x).shape == (2, 2)",
+    "quantization": "assert torch.nn.quantized.dynamic.Linear(3, 2)(x).shape == (2, 2)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("use", USES)
+def test_delayed_modules_are_executed_when_they_are_used(use):
+    done = subprocess.run([sys.executable, "-c", START + USES[use]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_delayed_after_pytorch():
+    code = (
+        "import sys, torch; from tilewright.runtime.process import delayed_imports; before = list(sys.meta_path); "
+        "delayed_imports.delay(); assert sys.meta_path == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_program_that_calls_the_command_line_has_its_imports_as_usual():
+    code = (
+        "import sys; from types import SimpleNamespace as Options; from tilewright.cli import _jobs; "
+        "from tilewright.runtime.process import delayed_imports, startup; "
+        "found = lambda: any(isinstance(f, delayed_imports._Finder) for f in sys.meta_path); "
+        "options = Options(engine=None, workers=None, device='cuda'); _jobs._start_gpu(options); assert not found(); "
+        "startup.prepare(); _jobs._start_gpu(options); assert found()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

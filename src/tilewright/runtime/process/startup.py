@@ -54,8 +54,10 @@ def heard(name: str) -> None:
 
 def finish() -> None:
     """Ignore further signals, because the exit code is decided, and exempt all objects from the garbage collections at
-    Python's end, which would take 0.2 seconds and more if PyTorch is loaded."""
-    garbage.exempt_all()
+    Python's end, which would take 0.2 seconds and more if PyTorch is loaded. Not with Triton: its bindings, by
+    nanobind, would print each of their objects as a leak."""
+    if "triton" not in sys.modules:
+        garbage.exempt_all()
     for number in SIGNALS if _asked else ():
         signal.signal(number, signal.SIG_IGN)
 

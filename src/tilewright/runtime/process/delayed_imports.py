@@ -24,7 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
-TESTED = "2.11.", "2.13."  # versions of PyTorch
+TESTED = "2.11.", "2.13.", "2.14."  # versions of PyTorch
 DELAYED = (  # PyTorch may lack any of them
     "torch.export",
     "torch._meta_registrations",

@@ -64,6 +64,24 @@ def test_screening_gives_the_bits_of_the_fused_sum(layout, dtype, rng):
 
 
 @screening
+@pytest.mark.parametrize(("layout", "dtype"), [("cpu.packed", "float32"), ("cpu.widened", "bfloat16")])
+def test_undecided_rows_have_the_bits_of_the_others(layout, dtype, rng):
+    """With growing columns, the candidates depend on rows and threads. K is longer than a block of matmul."""
+    K, N = 2048, 3000
+    a, growing = np.abs(rng.standard_normal((200, K), dtype=np.float32)), np.linspace(1, 1.2, N, dtype=np.float32)
+    b = (np.abs(columns(rng, N, K)) * 0.05 + growing).astype(np.float32)
+    seen = set()
+    with using(matmul=layout, matmul_argmax="cpu.screened"):
+        prepared = prepare(b, dtype=dtype)
+        for count, rows in ((1, 1), (2, 1), (2, 200)):
+            with threads(count):
+                seen.add(tuple(x[:1].tobytes() for x in matmul_argmax(a[:rows], prepared)))
+    with using(matmul=layout, matmul_argmax="cpu.fused"):
+        seen.add(tuple(x.tobytes() for x in matmul_argmax(a[:1], prepare(b, dtype=dtype))))
+    assert len(seen) == 1
+
+
+@screening
 def test_rows_that_screening_cannot_decide_are_computed_in_full(rng):
     b = (columns(rng, 4000, 32) * np.float32(1e-4) + rng.standard_normal((32, 1), dtype=np.float32)).T
     b = np.ascontiguousarray(b).T

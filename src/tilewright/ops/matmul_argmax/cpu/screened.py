@@ -7,7 +7,8 @@ is always among the candidates, the columns whose upper bound reaches the larges
 float32 sums is added to |e|, so the answer is the argmax of those sums, ties included.
 
 With few rows the limit is reading the 8-bit weights. It is slow where more than MOST_CANDIDATES columns remain (nearly
-equal columns), or where a product of norms might leave the range of float32: such a row is computed again, in full.
+equal columns), or where a product of norms might leave the range of float32: then all columns of such a row are
+computed, in the same order as candidates. So its bits do not depend on which of the two happens.
 
 In the class bfloat16, x and w are rounded to it first. The sums are those of float32 products all the same.
 
@@ -257,23 +258,46 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     kernel = product_kernel(kind, lanes, candidates_of_tile)
     launch(kernel, *arrays, job, tasks=-(-M // MC) * groups, words=scratch)
     unsafe = ~((moments[:, 2] > SMALLEST) & (moments[:, 2] < LARGEST))  # a NaN is unsafe too
+    columns, values = decided(a, screen, found, groups)
+    return np.where(unsafe, -1, columns), values
+
+
+def decided(a: np.ndarray, screen: Screen, found: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """(column, value) of the largest candidate of each row of a (M, K); column -1 where there are too many, or none.
+    found (M, groups * FIELDS): what `candidates_of_tile` wrote."""
+    lanes, (M, K) = cpu().lanes, a.shape
     candidates, values = np.empty(M * MOST_CANDIDATES, np.int64), np.empty(M, np.float32)
     arrays = a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates
     launch(decide_kernel(lanes, screen.rounded), *arrays, Candidates(K, groups), values, tasks=M, words=lanes)
-    return np.where(unsafe, -1, candidates[::MOST_CANDIDATES]), values
+    return candidates[::MOST_CANDIDATES], values
+
+
+def best_of_all(row: np.ndarray, screen: Screen) -> tuple[int, np.float32]:
+    """(column, value) of the largest of all columns for one row (1, K); column -1 if no sum is above -infinity."""
+    N = len(screen.rows)
+    groups = -(-N // MOST_CANDIDATES)
+    columns = np.arange(groups * MOST_CANDIDATES).reshape(groups, MOST_CANDIDATES)
+    found = zeros((groups, FIELDS))  # a group of columns is a row whose candidates are these columns
+    found[:, 0], found[:, 1] = (columns < N).sum(axis=1), -np.inf
+    found[:, 2 : 2 + 2 * MOST_CANDIDATES : 2], found[:, 3 : 3 + 2 * MOST_CANDIDATES : 2] = columns, np.inf
+    a = np.repeat(rounded(row) if screen.rounded else row.astype(np.float32), groups, axis=0)
+    at, values = decided(a, screen, found, groups=1)
+    at, values = at[at >= 0], values[at >= 0]
+    if not len(at):
+        return -1, np.float32(-np.inf)
+    return int(at[values.argmax()]), values.max()
 
 
 def search(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarray) -> None:
     """index, value (M,) of the largest element of each row of a @ prepared.weights.
 
-    `logits` computes undecided rows, and all rows if the weights have no screen.
+    `logits` computes all rows if the weights have no screen, and a row without a sum above -infinity.
     """
     if prepared.screen is None:
         logits.search(a, prepared, index, value)
         return
     index[...], value[...] = best(a, prepared.screen)
-    undecided = np.flatnonzero(index < 0)
-    if len(undecided):
-        columns, values = np.empty(len(undecided), np.int64), np.empty(len(undecided), np.float32)
-        logits.search(a[undecided], prepared, columns, values)
-        index[undecided], value[undecided] = columns, values
+    for i in np.flatnonzero(index < 0):
+        index[i], value[i] = best_of_all(a[i : i + 1], prepared.screen)
+        if index[i] < 0:
+            logits.search(a[i : i + 1], prepared, index[i : i + 1], value[i : i + 1])

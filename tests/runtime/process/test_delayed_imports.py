@@ -25,6 +25,9 @@ USES = {
     "compiling": "f = lambda x: x.softmax(-1) * 2; assert torch.equal(torch.compile(f, backend='eager')(x), f(x))",
     "shapes without data": "import torch._prims; assert torch.empty(4, 5, device='meta').cumsum(0).shape == (4, 5)",
     "exporting": "assert torch.export.export(torch.nn.Linear(3, 2), (x,)).module()(x).shape == (2, 2)",
+    "two threads": "import threading; uses = (lambda: __import__('torch._prims'), lambda: torch.distributions.Normal); "
+    "both = [threading.Thread(target=use) for use in uses]; [one.start() for one in both]; "
+    "[one.join() for one in both]; assert not finder.waiting",
     "quantization": "assert torch.nn.quantized.dynamic.Linear(3, 2)(x).shape == (2, 2)",
 }  # fmt: skip
 

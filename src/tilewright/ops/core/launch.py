@@ -89,7 +89,7 @@ def run_on_threads(kernel: Kernel, *args, tasks: int, words: int, drawn: bool) -
         if recorder is not None:
             recorder.run(kernel, (*args, scratch(words)), max(helpers, 0), words, spin_ns(), drawn=drawn)
         elif helpers < 1:
-            if _is_warming() and thread_count() > 1:
+            if _is_warming():
                 team().prepare(kernel).compiled()
             kernel(*args, scratch(words))
         else:

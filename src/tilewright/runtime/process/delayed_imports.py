@@ -1,6 +1,6 @@
 """Delays parts of PyTorch that no job needs, until something needs them.
 
-`import torch` is half of a short job's time on a GPU. A third of it executes modules for `torch.compile`, for
+`import torch` is half of a short job's time on a GPU. A third of that is spent on modules for `torch.compile`, for
 `torch.export`, for quantization and for probability distributions. A command that computes on the GPU in its own
 process delays them: they are in `sys.modules`, and are executed when the program accesses an attribute of one, or
 imports another module of PyTorch. So `torch.compile` and fake tensors find them executed, in the usual order.
@@ -15,9 +15,9 @@ in Python. No job uses them.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import _bootstrap  # type: ignore[attr-defined]
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
@@ -49,7 +49,6 @@ class _Finder(MetaPathFinder):
     def __init__(self) -> None:
         self.waiting: dict[str, tuple[ModuleType, Loader]] = {}  # by name: not executed yet
         self.imported = False  # True from the end of `import torch` until they are executed
-        self.lock = threading.RLock()
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """None leaves the module to Python's own finders."""
@@ -69,19 +68,29 @@ class _Finder(MetaPathFinder):
 
     def execute_all(self) -> None:
         """Execute the modules in their usual order, which they need among themselves, once PyTorch is imported."""
-        with self.lock:
-            if self.imported:
-                self.imported = False  # what these modules import themselves is no reason to execute the next one
-                for name in tuple(self.waiting):
-                    self.execute(name)
+        if self.imported:
+            self.imported = False  # from now on, imports by these modules take their usual course
+            for name in tuple(self.waiting):
+                self.execute(name)
 
     def execute(self, name: str) -> None:
-        """Execute a module if it has been delayed."""
-        with self.lock:
-            if name in self.waiting:
-                module, loader = self.waiting.pop(name)
-                del module.__dict__["__getattr__"]
+        """Execute a module if it has been delayed, and wait if another thread is executing it.
+
+        Python's own lock of the module tells if two threads wait for each other, as two imports may. Then the other
+        thread executes it.
+        """
+        if name not in self.waiting:
+            return
+        with suppress(_bootstrap._DeadlockError), _bootstrap._ModuleLockManager(name):  # type: ignore[attr-defined]
+            module, loader = self.waiting.pop(name, (None, None))
+            if module is None or loader is None:
+                return
+            first_access = module.__dict__.pop("__getattr__")
+            try:
                 loader.exec_module(module)
+            except BaseException:
+                module.__dict__["__getattr__"], self.waiting[name] = first_access, (module, loader)
+                raise
 
 
 class _Loader(Loader):

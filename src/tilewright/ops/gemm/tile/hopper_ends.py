@@ -25,6 +25,9 @@ tile_corner = gluon.jit(product.tile_corner.fn)
 copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # the second name in Triton 3.6 and 3.7
 copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
+if not hasattr(gl.shared_memory_descriptor, "_reinterpret"):  # its name up to Triton 3.8, by which kernels call it
+    gl.shared_memory_descriptor._reinterpret = gl.shared_memory_descriptor.reinterpret
+
 HALF_ROWS, PEAK = gl.constexpr(records.HALF_ROWS), gl.constexpr(operands.PEAK)
 NAN = gl.constexpr(PropagateNan.ALL)
 

@@ -18,6 +18,7 @@ LONG = 768  # K from which three limb products hold the error bound; see matmul'
 CHUNK = 1024  # elements of a row that a program splits into limbs
 ADDED = 64  # elements of a row that a program of `product.add_parts` computes
 SHARING = 4  # programs that share K, if the GPU has enough; a second kernel adds their sums
+MOST_SHARED = 64  # stages along K: that kernel's loop is unrolled, and takes minutes to compile for ten times as many
 
 
 def transpose(b, rung: str, dtype: str) -> Packed:
@@ -56,8 +57,8 @@ def left_operand(rows: Rows, weights: Packed):
 
 def padded(a, dtype, depth: int):
     """a (M, K) as (M, depth) of a dtype, contiguous, with zeros from K on; a itself where possible."""
-    if a.shape[1] == depth and a.data_ptr() % ALIGNMENT == 0:
-        return a if a.dtype == dtype and a.is_contiguous() else a.to(dtype).contiguous()
+    if a.shape[1] == depth and a.stride() == (depth, 1) and a.data_ptr() % ALIGNMENT == 0:
+        return a.to(dtype)
     wide = a.new_zeros(len(a), depth, dtype=dtype)
     wide[:, : a.shape[1]] = a
     return wide
@@ -142,9 +143,10 @@ def shape_for(depth: int, N: int, M: int, K: int, *, limbs: bool, specialized: b
     if not limbs or shape.BM >= HALF_ROWS:
         return shape
     stages, tiles_of_out = -(-K // shape.BK), -(-M // shape.BM) * -(-N // shape.BN)
-    if SHARING * tiles_of_out > 3 * multiprocessors() // 4 or stages < SHARING:
+    if SHARING * tiles_of_out > 3 * multiprocessors() // 4 or not SHARING <= stages <= MOST_SHARED:
         return shape
-    return replace(shape, parts=-(-stages // -(-stages // SHARING)))  # as few as have the same number of stages each
+    each = -(-stages // SHARING)
+    return replace(shape, parts=-(-stages // each))
 
 
 def multiply(
@@ -154,7 +156,7 @@ def multiply(
     stride.
 
     specialized: use `hopper.product`, in which warps have different jobs, or `hopper_few.product_of_few` where tiles
-    have less than 64 rows. shape: tiles for measurements, None for `shape_for`'s.
+    have fewer than 64 rows. shape: tiles for measurements, None for `shape_for`'s.
     """
     limbs, word = 2 if weights.dtype == "float32" else 1, out.element_size()
     M, N, K = *out.shape, weights.data.shape[1] // limbs

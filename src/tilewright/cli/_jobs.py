@@ -273,8 +273,8 @@ class Speaker:
 
 
 def _start_gpu(options: Any) -> None:
-    """Start the GPU's driver ahead for a job that may compute on a GPU in this process, and delay what it does not need
-    of PyTorch.
+    """Start the GPU's driver ahead for a job that may compute on a GPU in this process, and delay parts of PyTorch that
+    no job needs.
 
     With --device auto the context is not created, because a float64 volume stays on the CPU.
     """

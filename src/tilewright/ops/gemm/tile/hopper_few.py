@@ -2,15 +2,15 @@
 its transpose, weights @ x^T.
 
 An instruction of the matrix unit takes 64 rows of its left operand, but as few as 8 columns of the right one. With the
-weights on the left, it multiplies 64 columns of out by 8, 16 or 32 rows. No time goes into rows that do not exist, and
-the sums of two blocks of limbs are in flight at once, because they need few registers. Every sum has the order that it
-has in `hopper`, so its bits are the same.
+weights on the left, it multiplies 64 columns of out by 8, 16 or 32 rows. So no time is
+spent on rows that do not exist. Sums need few registers, so those of two blocks of limbs are in flight at once. Each
+sum has the same order as in `hopper`, and so the same bits.
 
 The rows of float32 products arrive as they are. A warpgroup replaces them in shared memory by their limbs.
 
 The limit is the bandwidth of a multiprocessor's shared memory: weights are written to it once, and read up to three
-times. As only a few multiprocessors have a tile, several of them may share K. With limbs each block of K has its own
-sum anyway, and a second kernel adds these in order.
+times. There are few tiles, and most multiprocessors would have none. With limbs each block of K has its own sum, so
+several programs may share the K of a tile, and a second kernel adds the sums in order.
 """
 
 import triton.experimental.gluon.language as gl

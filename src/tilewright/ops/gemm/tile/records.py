@@ -26,8 +26,9 @@ class Form(NamedTuple):
 
     products: 1 for operands as they are, 3 or 4 products of bfloat16 limbs for float32. end: how a tile is written.
     "stores": threads store it; out and the residual are pointers. "bulk_copy": out is a descriptor. "moving_warp"
-    (Hopper): out and the residual are descriptors of boxes 128 bytes wide. "parts": as `hopper_few` says. activation: a
-    name that `epilogue.activate` knows, or None. stages: blocks of K in flight (Hopper).
+    (Hopper): out and the residual are descriptors of boxes 128 bytes wide. "parts": the sum of each block of K is
+    stored by itself (`hopper_few`). activation: a name that `epilogue.activate` knows, or None. stages: blocks of K in
+    flight (Hopper).
     """
 
     products: int

@@ -32,10 +32,54 @@ USES = {
 }  # fmt: skip
 
 
+WATCHED = """
+import _imp, threading
+class Watched:
+    def __init__(self, loader):
+        self.loader = loader
+    def exec_module(self, module):
+        locked.append(_imp.lock_held())
+        started.set()
+        waiting.wait()
+        self.loader.exec_module(module)
+locked, started, waiting = [], threading.Event(), threading.Event()
+for name, (module, loader) in finder.waiting.items():
+    finder.waiting[name] = module, Watched(loader)
+"""
+
+
+@pytest.mark.parametrize("use", ["import torch._prims", "torch.export.Dim", "import torch.distributions.normal"])
+def test_other_threads_can_import_while_delayed_modules_are_executed(use):
+    """Python finds modules under a lock that stops the imports of all threads: nothing may be executed there."""
+    run(WATCHED + f"waiting.set()\n{use}\nassert len(locked) >= 5 and not any(locked), locked")
+
+
+def test_a_thread_waits_for_a_module_that_another_thread_executes():
+    """The second thread says that it runs, then it waits inside `torch.distributions.Normal`."""
+    run(
+        WATCHED
+        + """
+found = []
+def second():
+    started.wait()
+    threading.Timer(0.2, waiting.set).start()
+    found.extend((torch.export.Dim, torch.distributions.Normal))
+threads = [threading.Thread(target=one) for one in (lambda: __import__("torch._prims"), second)]
+[one.start() for one in threads]
+[one.join() for one in threads]
+assert len(found) == 2 and not finder.waiting
+"""
+    )
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("use", USES)
 def test_delayed_modules_are_executed_when_they_are_used(use):
-    done = subprocess.run([sys.executable, "-c", START + USES[use]], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run(USES[use])
 
 
 def test_nothing_is_delayed_after_pytorch():

@@ -15,14 +15,15 @@ in Python. No job uses them.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import _bootstrap  # type: ignore[attr-defined]
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 TESTED = "2.11.", "2.13.", "2.14."  # versions of PyTorch
 DELAYED = (  # PyTorch may lack any of them
@@ -48,49 +49,48 @@ class _Finder(MetaPathFinder):
 
     def __init__(self) -> None:
         self.waiting: dict[str, tuple[ModuleType, Loader]] = {}  # by name: not executed yet
-        self.imported = False  # True from the end of `import torch` until they are executed
+        self.imported = False  # True from the end of `import torch`
+        self.lock = threading.Lock()
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """None leaves the module to Python's own finders."""
-        if self.imported and name.startswith("torch."):
-            self.execute_all()
-            spec = getattr(sys.modules.get(name), "__spec__", None)
-            if spec:  # one of them has imported it; Python would execute it again
-                spec.loader = _Loaded(spec.loader)
-                return spec
-        self.execute(name.rpartition(".")[0])  # a package is executed before its modules
-        if name != "torch" and name not in DELAYED:
+        """None leaves the module to Python's own finders. It executes nothing: Python holds a lock that stops the
+        imports of all threads."""
+        if name == "torch" or (name in DELAYED and not self.imported):
+            kind: type[_Loader | _LaterLoader] = _Loader
+        elif name.startswith("torch.") and (self.waiting if self.imported else name.rpartition(".")[0] in DELAYED):
+            kind = _LaterLoader
+        else:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec and spec.loader:
-            spec.loader = _Loader(spec.loader, self)
+            spec.loader = kind(spec.loader, self)
         return spec
 
     def execute_all(self) -> None:
         """Execute the modules in their usual order, which they need among themselves, once PyTorch is imported."""
-        if self.imported:
-            self.imported = False  # from now on, imports by these modules take their usual course
-            for name in tuple(self.waiting):
-                self.execute(name)
+        for name in tuple(self.waiting) if self.imported else ():
+            self.execute(name)
 
     def execute(self, name: str) -> None:
-        """Execute a module if it has been delayed, and wait if another thread is executing it.
-
-        Python's own lock of the module tells if two threads wait for each other, as two imports may. Then the other
-        thread executes it.
-        """
-        if name not in self.waiting:
-            return
-        with suppress(_bootstrap._DeadlockError), _bootstrap._ModuleLockManager(name):  # type: ignore[attr-defined]
-            module, loader = self.waiting.pop(name, (None, None))
-            if module is None or loader is None:
-                return
-            first_access = module.__dict__.pop("__getattr__")
+        """Execute a module if it is still delayed. It is being imported meanwhile: Python's lock of the module lets
+        other threads wait, and tells if they would wait for each other forever."""
+        with ExitStack() as held:
+            with self.lock:
+                module, loader = self.waiting.pop(name, (None, None))
+                if module is None or loader is None:
+                    return
+                held.enter_context(cast("Any", _bootstrap)._ModuleLockManager(name))
+            first_access, spec = module.__dict__["__getattr__"], cast("Any", module.__spec__)
+            spec._initializing = True
             try:
                 loader.exec_module(module)
             except BaseException:
                 module.__dict__["__getattr__"], self.waiting[name] = first_access, (module, loader)
                 raise
+            finally:
+                spec._initializing = False
+            if module.__dict__["__getattr__"] is first_access:  # else the module has its own
+                del module.__dict__["__getattr__"]
 
 
 class _Loader(Loader):
@@ -115,27 +115,34 @@ class _Loader(Loader):
             return
 
         def first_access(name: str) -> Any:
-            if name.startswith("__") and name != "__all__":
-                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-            self.finder.execute_all()
-            self.finder.execute(module.__name__)  # if PyTorch itself needs it while it is imported
-            return getattr(module, name)
+            if not name.startswith("__") or name == "__all__":
+                self.finder.execute_all()
+                self.finder.execute(module.__name__)  # if PyTorch itself needs it while it is imported
+                cast("Any", _bootstrap)._lock_unlock_module(module.__name__)  # wait if another thread is executing it
+                if name in module.__dict__ or module.__dict__.get("__getattr__") is not first_access:
+                    return getattr(module, name)
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
 
         module.__dict__["__getattr__"] = first_access  # Python calls it for attributes that the module lacks
         self.finder.waiting[module.__name__] = module, self.loader
 
 
-class _Loaded(Loader):
-    """Gives the module that is in `sys.modules` already, once. loader: the module's own, which it gets back."""
+class _LaterLoader(Loader):
+    """Executes delayed modules before another module of PyTorch, as if they had been imported first."""
 
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
+    def __init__(self, loader: Loader, finder: _Finder) -> None:
+        self.loader, self.finder = loader, finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The module."""
-        return sys.modules[spec.name]
+        """The module, which they may have imported already."""
+        self.finder.execute_all()
+        self.finder.execute(spec.name.rpartition(".")[0])  # while PyTorch is imported: a package before its modules
+        if spec.name in sys.modules:
+            return sys.modules[spec.name]
+        spec.loader = self.loader
+        return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do not execute it again."""
+        """Python calls it for modules that have been executed, and the module's own loader for all others."""
         if module.__spec__:
-            module.__spec__.loader = self.loader
+            module.__loader__ = module.__spec__.loader = self.loader

@@ -55,19 +55,20 @@ def test_other_threads_can_import_while_delayed_modules_are_executed(use):
 
 
 def test_a_thread_waits_for_a_module_that_another_thread_executes():
-    """The second thread says that it runs, then it waits inside `torch.distributions.Normal`."""
+    """One thread executes `torch.distributions` and is held up there, while another needs an attribute of it."""
     run(
         WATCHED
         + """
-found = []
-def second():
-    started.wait()
-    threading.Timer(0.2, waiting.set).start()
-    found.extend((torch.export.Dim, torch.distributions.Normal))
-threads = [threading.Thread(target=one) for one in (lambda: __import__("torch._prims"), second)]
-[one.start() for one in threads]
-[one.join() for one in threads]
-assert len(found) == 2 and not finder.waiting
+module, watched = finder.waiting["torch.distributions"]
+finder.waiting = {name: (module, loader.loader) for name, (module, loader) in finder.waiting.items()}
+finder.waiting["torch.distributions"] = module, watched
+first = threading.Thread(target=finder.execute, args=("torch.distributions",))
+first.start()
+started.wait()
+finder.execute_all()
+threading.Timer(0.2, waiting.set).start()
+assert torch.distributions.Normal(0.0, 1.0).mean == 0
+first.join()
 """
     )
 

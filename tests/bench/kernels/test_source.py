@@ -27,8 +27,18 @@ def test_every_rung_has_a_source(op):
         ("simt.strip", ["strip"]),
         ("simt.outer", ["outer"]),
         ("tile.persistent", ["product", "split"]),
+        ("tile.specialized", ["product", "product_of_few", "add_parts", "split"]),
     ],
 )
 def test_a_rung_shows_the_kernel_of_its_options(name, kernels):
     run, *found = sources(ladder.rungs[name])
     assert run.name.startswith("multiply") and [source.name for source in found] == kernels
+
+
+def test_only_the_rung_for_hopper_shows_its_kernel():
+    paths = {
+        name: [source.path for source in sources(ladder.rungs[name])]
+        for name in ("tile.persistent", "tile.specialized")
+    }
+    hopper = "tilewright/ops/gemm/tile/hopper.py"
+    assert hopper in paths["tile.specialized"] and hopper not in paths["tile.persistent"]

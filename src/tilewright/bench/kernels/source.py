@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -36,7 +37,9 @@ def sources(rung: Rung) -> list[Source]:
     run = _function(rung.run.func if isinstance(rung.run, partial) else rung.run)
     if run is None:
         return []
-    called: list[Callable] = [value for value in _named(run) if inspect.isfunction(value) and _of_operation(value)]
+    called: list[Callable] = [
+        value for value in _named(run, rung) if inspect.isfunction(value) and _of_operation(value)
+    ]
     kernels = [kernel for function in (run, *called) for kernel in _kernels(function, rung)]
     return [_source(function) for function in dict.fromkeys((run, *kernels))]
 
@@ -54,7 +57,7 @@ def _kernels(run: Callable, rung: Rung) -> Iterator[Callable]:
     """The functions that `run` names and that are kernels or make kernels. From a table of kernels it takes the one
     that an option of the rung selects."""
     options = [value for value in rung.options.values() if isinstance(value, str)]
-    for value in _named(run):
+    for value in _named(run, rung):
         if isinstance(value, dict):
             chosen = [value[option] for option in options if option in value]
             found = [one for entry in chosen for one in (entry if isinstance(entry, tuple) else (entry,))]
@@ -63,10 +66,11 @@ def _kernels(run: Callable, rung: Rung) -> Iterator[Callable]:
             yield function
 
 
-def _named(run: Callable) -> Iterator[Any]:
+def _named(run: Callable, rung: Rung) -> Iterator[Any]:
     """The module's objects that a function names, as `name` or `module.name`, in the order of its lines. After them,
     the values that it takes from the function around it."""
-    tree, known = ast.parse(dedent(inspect.getsource(run))), inspect.getmodule(run).__dict__
+    tree = _Branches(run, rung).visit(ast.parse(dedent(inspect.getsource(run))))
+    known = {**inspect.getmodule(run).__dict__, **_imported(tree)}
     for node in sorted((node for node in ast.walk(tree) if hasattr(node, "lineno")), key=lambda node: node.lineno):
         if isinstance(node, ast.Name) and node.id in known:
             yield known[node.id]
@@ -75,6 +79,35 @@ def _named(run: Callable) -> Iterator[Any]:
             if inspect.ismodule(module) and module.__name__.startswith("tilewright.ops."):
                 yield getattr(module, node.attr, None)
     yield from (cell.cell_contents for cell in run.__closure__ or ())
+
+
+class _Branches(ast.NodeTransformer):
+    """Leaves out the branches that a function does not take with the options of a rung, as in `if specialized:`."""
+
+    def __init__(self, run: Callable, rung: Rung) -> None:
+        parameters = inspect.signature(run).parameters
+        self.options = {name: rung.options.get(name, parameter.default) for name, parameter in parameters.items()}
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        """The statement, or those of the branch that is taken."""
+        self.generic_visit(node)
+        both = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+        conditions = node.test.values if isinstance(node.test, ast.BoolOp) and both else [node.test]
+        values = [self.options.get(one.id) if isinstance(one, ast.Name) else None for one in conditions]
+        return node.orelse if False in values else node.body if values == [True] else node
+
+
+def _imported(tree: ast.AST) -> dict[str, Any]:
+    """What a function itself imports from operations, by name."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tilewright.ops."):
+            package = importlib.import_module(node.module)
+            for alias in node.names:
+                if not hasattr(package, alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")
+                found[alias.asname or alias.name] = getattr(package, alias.name)
+    return found
 
 
 def _function(value: Any) -> Callable | None:

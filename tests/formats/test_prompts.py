@@ -96,7 +96,7 @@ def test_batch_lines(tmp_path):
         (b'{"id":"q","stop":' + b"[" * 100_000, "", "nested too deeply", None),
         (b'{"id":"q","prompt":"' + b"a" * (16 << 20) + b'"}', "", "is longer than 16 MiB", None),
         (b'{"id":"q"}', "prompt", "is missing; the record has id", "q"),
-        (b'{"id":"q","text":"a"}', "prompt", "has id, text. --prompt-field NAME reads another field", "q"),
+        (b'{"id":"q","text":"a"}', "prompt", "has id, text. Use --prompt-field NAME to read another field", "q"),
         (b'{"id":"q","prompt":"a","input_ids":[1]}', "prompt", "is given together with input_ids", "q"),
         (b'{"id":"q","prompt":""}', "prompt", "is empty", "q"),
         (b'{"id":"q","input_ids":[]}', "input_ids", "is empty", "q"),

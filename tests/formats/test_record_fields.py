@@ -101,7 +101,9 @@ def test_a_named_content_makes_other_names_data(tmp_path):
     (batch,) = reader.batches(9)
     assert batch.tokens.tolist() == [[1, 2]]
     assert [(error.line, error.field) for error in batch.errors] == [(2, "ids"), (3, "")]
-    assert batch.errors[0].message == "is missing; the record has id, tokens. --text-field NAME reads another field"
+    assert (
+        batch.errors[0].message == "is missing; the record has id, tokens. Use --text-field NAME to read another field"
+    )
     reader.close()
 
 

@@ -170,7 +170,10 @@ def test_without_a_tokenizer_there_is_no_text(tmp_path):
     rows, records = read(tmp_path / "in.jsonl", line(text="a", tokens=[1] * 5).encode(), None)
     assert rows == [[1] * 5] and not records[0].error
     _, records = read(tmp_path / "in.jsonl", b'{"tokens": [1]}\n{"text": "a"}', None)
-    wanted = ["has 1 ids; the model takes 5", "is missing; the record has text. --text-field NAME reads another field"]
+    wanted = [
+        "has 1 ids; the model takes 5",
+        "is missing; the record has text. Use --text-field NAME to read another field",
+    ]
     assert [record.error.message for record in records] == wanted
 
 

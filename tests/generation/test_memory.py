@@ -8,9 +8,11 @@ from gpu import PLACE
 from tilewright.backends.footprint import cached, matrix, peak_of
 from tilewright.errors import Refused, ResourceError
 from tilewright.generation import memory
-from tilewright.generation.memory import Prompts, Wanted, on_gpu
+from tilewright.generation.memory import Prompts, Wanted, on_cpu, on_gpu
 from tilewright.models.gpt2 import GPT2Config
+from tilewright.models.gpt_neox import GPTNeoXConfig
 from tilewright.ops.attention.operands import DeviceCache
+from tilewright.ops.core.ladder import using
 
 torch = pytest.importorskip("torch")
 products = pytest.importorskip("tilewright.ops.matmul")
@@ -105,3 +107,24 @@ def test_little_memory_means_fewer_at_once_and_none_an_error():
     assert less.moved > plenty.moved
     with pytest.raises(ResourceError, match="keys and values for 32 positions"):
         declared("float32", 1)
+
+
+def test_rows_of_an_output_matrix_stay_if_the_screened_search_needs_them():
+    """The rung computes rows again that 8 bits do not decide. A tied matrix has the rows of the embedding."""
+    sizes = {
+        "vocab_size": 1000,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 1,
+        "intermediate_size": 64,
+    }
+    rows = {}
+    for tied in (True, False):
+        config = GPTNeoXConfig(**sizes, tie_word_embeddings=tied)
+        for rung in ("cpu.screened", "cpu.logits"):
+            with using(matmul_argmax=rung):
+                found = on_cpu(config, Prompts(4, 16, 4), Prompts(4, 16, 4), Wanted(8, "float32", GIB), 100)
+            rows[tied, rung] = part(found, "embedding and output rows, mapped")
+    once = 4 * 1000 * 64
+    assert rows.pop((False, "cpu.screened")) == 2 * once
+    assert set(rows.values()) == {once}

@@ -270,6 +270,27 @@ def test_tiles_fit_in_a_multiprocessors_shared_memory(limbs):
         assert stages + buffers + 1024 <= 227 << 10, (M, N, word, residual, end, shape)
 
 
+@pytest.mark.parametrize(
+    "a",
+    [torch.ones(5, 8)[:, :7], torch.ones(9)[1:].view(1, 8), torch.ones(2, 12)[:1, :8], torch.ones(1, 6).expand(3, 6)],
+)
+def test_operands_become_contiguous_and_padded(a):
+    """Bulk copies read whole rows of a known stride, also where there is only one row."""
+    launch = pytest.importorskip("tilewright.ops.gemm.tile.launch")
+    found = launch.padded(a, torch.float32, 8)
+    assert found.shape == (len(a), 8) and found.stride() == (8, 1) and found.data_ptr() % 16 == 0
+    assert torch.equal(found[:, : a.shape[1]], a) and not found[:, a.shape[1] :].any()
+
+
+@pytest.mark.parametrize(("K", "parts"), [(192, 1), (768, 3), (3072, 4), (8192, 4), (65536, 1)])
+def test_few_programs_share_a_depth_that_is_neither_short_nor_very_long(K, parts, monkeypatch):
+    """The loop that adds their sums is unrolled, so it takes minutes to compile for a very long depth."""
+    launch = pytest.importorskip("tilewright.ops.gemm.tile.launch")
+    monkeypatch.setattr(launch, "multiprocessors", lambda: 132)
+    shape = launch.shape_for.__wrapped__(64, 768, 8, K, limbs=True, specialized=True, narrow=False)
+    assert shape.BM == 8 and shape.parts == parts, shape
+
+
 def tensors(*shapes):
     return [torch.ones(shape, device=PLACE) for shape in shapes]
 

@@ -331,7 +331,7 @@ def missing(fields: Iterable[str], field: str, option: str = "") -> BadLine:
     found = [name if len(name) <= 32 else f"{name[:29]}..." for name in found]
     more = [f"{len(found) - 5:,} more"] if len(found) > 6 else found[5:]
     there = f"; the record has {', '.join([*found[:5], *more])}" if found else ""
-    other = f". {option} NAME reads another field" if option and set(found) - {"id"} else ""
+    other = f". Use {option} NAME to read another field" if option and set(found) - {"id"} else ""
     return BadLine(f"is missing{there}{other}", field)
 
 

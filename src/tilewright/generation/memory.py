@@ -50,7 +50,8 @@ class Declaring(Protocol):
     def memory(self, dtype: str, device: str = "cpu") -> Memory: ...
     def row_bytes(self, dtype: str, device: str = "cpu") -> int: ...
     def operand_bytes(self, dtype: str) -> int: ...
-    def writes_logits(self, dtype: str) -> bool: ...
+    def searched_by(self, dtype: str) -> str: ...
+    def rows_bytes(self, dtype: str) -> int: ...
 
 
 class Wanted(NamedTuple):
@@ -99,7 +100,8 @@ def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, 
         at_once = min(at_once, max(1, PREFILL_ROWS // limit))
         rows = at_once * limit
     workspace = rows * config.row_bytes(wanted.dtype) + 4 * at_once * sizes.width
-    workspace += min(SEARCHED_BYTES, 4 * sizes.vocabulary * at_once) if config.writes_logits(wanted.dtype) else 0
+    if config.searched_by(wanted.dtype) == "cpu.logits":
+        workspace += min(SEARCHED_BYTES, 4 * sizes.vocabulary * at_once)
     workspace += min(shard.count, WINDOW) * (RECORD + TOKEN * (shard.longest + tokens))
     if wanted.drawn:  # two blocks of logits: one is computed while the one before still exists
         row = 4 * sizes.vocabulary
@@ -111,7 +113,7 @@ def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, 
     parts = (
         Part("keys and values", at_once * each, RUNNING),
         Part("workspace and records", workspace, RUNNING),
-        Part("embedding rows, mapped", 4 * sizes.vocabulary * sizes.width, RUNNING),
+        Part("embedding and output rows, mapped", config.rows_bytes(wanted.dtype), RUNNING),
     )
     return Declared(at_once, steps, parts, float(steps * config.memory(wanted.dtype).prepared))
 

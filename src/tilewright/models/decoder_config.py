@@ -226,10 +226,17 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
             layout = footprint.chosen(matmul_ladder, Product(V, E, dtype, device)).name
         return Search(V, E, dtype, layout, device)
 
-    def writes_logits(self, dtype: str) -> bool:
-        """True if the CPU writes all logits before it searches for the largest one."""
+    def searched_by(self, dtype: str) -> str:
+        """The rung of `matmul_argmax` on the CPU."""
         with self.head:
-            return footprint.chosen(argmax_ladder, self.search(dtype)).name == "cpu.logits"
+            return footprint.chosen(argmax_ladder, self.search(dtype)).name
+
+    def rows_bytes(self, dtype: str) -> int:
+        """Bytes of float32 rows that the CPU reads beside the prepared weights: those of tokens, and those of an output
+        matrix of its own, if "cpu.screened" searches it."""
+        n = self.network
+        own = not self.tie_word_embeddings and self.searched_by(dtype) == "cpu.screened"
+        return 4 * n.vocabulary * n.embedding * (2 if own else 1)
 
     def row_bytes(self, dtype: str, device: str = "cpu") -> int:
         """Bytes of a row of a pass: x, its norm, queries, keys and values, attention's result, the layer in the middle.

@@ -103,7 +103,7 @@ def _on_cpu(task: ScoreTask, slots: tuple[int, int], rows: int, records: int) ->
         Part("keys and values", max(1, min(count, allowed // each)) * each, RUNNING),
         Part("workspace and records", rows * (config.row_bytes(job.dtype) + 4 * sizes.width) + logits + records,
              RUNNING),
-        Part("embedding rows, mapped", 4 * sizes.vocabulary * sizes.width, RUNNING),
+        Part("embedding and output rows, mapped", config.rows_bytes(job.dtype), RUNNING),
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def assert_alike(found, wanted, dtype):
     if ON_GPU or dtype != "float32":
         assert np.array_equal(bits(found), bits(wanted))
     else:
-        assert off(found, wanted) < 1e-5
+        assert off(found, wanted) < BOUND[dtype]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -24,7 +24,7 @@ from tilewright.hardware import cpu
 from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.cpu.gather import OUTSIDE, RESULT, VOLUME, Source, gatherer, row_start, tile_of
 from tilewright.ops.conv3d.cpu.planes import Areas, line_kernel, reads_volume, square_kernel
-from tilewright.ops.conv3d.cpu.slide import block_slide, block_slide_ring, block_write, fence
+from tilewright.ops.conv3d.cpu.slide import block_slide_listed, block_write, fence
 from tilewright.ops.conv3d.operands import Border, Packed
 from tilewright.ops.core.launch import launch, thread_count
 
@@ -33,7 +33,8 @@ ONE_THREAD = 1 << 19  # multiply-adds up to which one thread does all
 
 class Passes(NamedTuple):
     """Parameters of the kernel, named as in `tiles.March`. ring_*: of the ring of planes convolved along y and x. pad:
-    words before the first column there, so that the columns of a streamed vector are a vector of the ring, too."""
+    words before the first column there, so that the columns of a streamed vector are a vector of the ring, too. slots:
+    where the offsets of the ring's planes begin in the maps."""
 
     D: int
     H: int
@@ -53,6 +54,7 @@ class Passes(NamedTuple):
     shift: int
     stream: int
     pad: int
+    slots: int
 
 
 @functools.cache
@@ -75,12 +77,10 @@ def plane_step(rows: int, lanes: int):
 
 @functools.cache
 def depth_step(rows: int, lanes: int):
-    """The inline function of the pass along z. The ring's planes are moved to its start after each step, or, because a
-    step of few planes would move most of them many times, their positions go around."""
-    moved = rows == lanes
+    """The inline function of the pass along z."""
 
     @simd.inline
-    def along_z(z, slot, tile, factors, out, scratch, job):
+    def along_z(z, slot, tile, source, factors, out, scratch, job):
         """Up to `rows` planes of outputs from z on, from a ring that is full. slot: of the ring's first plane."""
         plane, row, shift = out.strides[1] // 4, out.strides[2] // 4, job.shift
         for y in range(tile.y0, tile.y1):
@@ -88,11 +88,7 @@ def depth_step(rows: int, lanes: int):
             while i < tile.x1:
                 at = (y - tile.y0) * job.ring_pitch + i - tile.x0 + job.pad
                 block = simd.block_zeros(rows, 1, lanes)
-                if moved:
-                    block = block_slide(block, job.KD, factors, 0, scratch, at, job.ring_plane)
-                else:
-                    at += slot * job.ring_plane
-                    block = block_slide_ring(block, job.KD, factors, 0, scratch, at, job.ring_plane)
+                block = block_slide_listed(block, job.KD, factors, 0, scratch, at, source.maps, job.slots + slot)
                 columns = shift if shift and i == tile.x0 else lanes  # no line is both cached and streamed
                 stream = job.stream != 0 and columns == lanes
                 columns = min(columns, tile.x1 - i)
@@ -105,7 +101,7 @@ def depth_step(rows: int, lanes: int):
 @functools.cache
 def tile_kernel(rows: int, lanes: int):
     """The kernel for blocks of rows x lanes."""
-    convolve_plane, along_z, moved = plane_step(rows, lanes), depth_step(rows, lanes), rows == lanes
+    convolve_plane, along_z = plane_step(rows, lanes), depth_step(rows, lanes)
 
     @simd.inline
     def march_tile(task, source, factors, out, scratch, job):
@@ -122,12 +118,9 @@ def tile_kernel(rows: int, lanes: int):
             convolve_plane(z, straight, tile, source, factors, scratch, areas, job)
             planes += 1
             if planes == full or z == tile.z1 + job.KD - 2:
-                along_z(z - planes + 1, slot, tile, factors, out, scratch, job)
+                along_z(z - planes + 1, slot, tile, source, factors, out, scratch, job)
                 planes = job.KD - 1
-                if moved:
-                    simd.copy(scratch, 0, rows * job.ring_plane, planes * job.ring_plane)
-                else:
-                    slot = slot + rows if slot + rows < full else slot + rows - full
+                slot = slot + rows if slot + rows < full else slot + rows - full
 
     signature = types.void(
         VOLUME, simd.INPUT, simd.INDICES, types.float32, RESULT, simd.record(Passes), simd.TASKS, simd.OUTPUT
@@ -162,8 +155,10 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) ->
     job = Passes(
         *sizes, *taps, cut.ZT, cut.YT, cut.XT, cut.pitch, ring.pitch, ring_plane, y_map=len(border.z),
         x_map=len(border.z) + len(border.y), left=int(border.left), shift=shift, stream=int(stream),
-        pad=-shift % lanes,
+        pad=-shift % lanes, slots=len(maps),
     )  # fmt: skip
+    planes = np.arange(problem.KD - 1 + rows) * ring_plane
+    maps = np.concatenate((maps, planes, planes))  # a step's planes are adjacent there, wherever the first one is
     factors = np.concatenate(weights.factors)
     tasks = cut.tasks(sizes)
     words = (problem.KD - 1 + rows) * ring_plane + rows * cut.pitch + cut.plane + lanes

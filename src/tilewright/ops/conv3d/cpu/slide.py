@@ -7,6 +7,9 @@ A block holds one vector of each of `rows` neighbouring rows of outputs. Row j o
 with tap b. So rows + taps - 1 loads serve rows * taps multiply-adds, and each tap is loaded once for all rows.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from numba import types
 from numba.core import cgutils
 
@@ -22,24 +25,33 @@ GROUP = {16: 8, 8: 4, 4: 4}
 COMPILED_TAPS = {16: (3, 5, 7), 8: (3, 5, 7), 4: (3, 5)}
 
 
-def _slide(builder, block: Registers, taps: int, first_tap, row, after) -> Registers:
-    """Append the code for `taps` taps, from LLVM pointer `first_tap`, and rows of input from pointer `row`.
+class Rows(NamedTuple):
+    """Where rows of input are, as functions of LLVM values. position(first, j): the position j rows after `first`.
+    pointer(position): to the row's first element."""
 
-    after(row, count): the pointer to the row `count` rows after that one.
-    """
+    position: Callable
+    pointer: Callable
+
+
+def _apart(builder, stride) -> Rows:
+    """Rows that are `stride` elements apart. A position is a pointer."""
+    return Rows(lambda row, j: builder.gep(row, [builder.mul(stride, I64(j))]), lambda row: row)
+
+
+def _listed(builder, start) -> Rows:
+    """Rows at the offsets from pointer `start` that are listed in memory. A position is a pointer to an offset."""
+    return Rows(lambda entry, j: builder.gep(entry, [I64(j)]), lambda entry: builder.gep(start, [builder.load(entry)]))
+
+
+def _slide(builder, block: Registers, taps: int, first_tap, first, rows: Rows) -> Registers:
+    """Append the code for `taps` taps, from LLVM pointer `first_tap`, and rows of input from position `first`."""
     scalars = [builder.load(offset_by(builder, first_tap, b), align=4) for b in range(taps)]
     weights = [broadcast_lane(builder, scalar, block.lanes) for scalar in scalars]
     for j in range(block.rows + taps - 1):
-        vector = load_vector(builder, row, block.lanes)
+        vector = load_vector(builder, rows.pointer(rows.position(first, j)), block.lanes)
         for b in range(max(0, j - block.rows + 1), min(taps, j + 1)):
             block[j - b, 0] = lanewise(builder, "fma", weights[b], vector, block[j - b, 0])
-        row = after(row, 1)
     return block
-
-
-def _next_row(builder, stride):
-    """The function `after` of `_slide` for rows that are `stride` elements apart."""
-    return lambda row, count: builder.gep(row, [stride if count == 1 else builder.mul(stride, I64(count))])
 
 
 def _signature(block, taps, w, w_at, x, x_at, stride):
@@ -55,25 +67,14 @@ def block_slide(builder, block, taps, w, w_at, x, x_at, stride):
     in groups of 8, or of 4 where registers are few, then 4, 2 and 1. The loop over groups is part of the instruction:
     in a loop of Numba's the block would pass through memory.
     """
-    after = _next_row(builder, stride)
-    if isinstance(taps, int):
-        return _slide(builder, block, taps, w.at(w_at), x.at(x_at), after)
-    return _slide_groups(builder, block, taps, w.at(w_at), x.at(x_at), after)
+    step = _slide if isinstance(taps, int) else _slide_groups
+    return step(builder, block, taps, w.at(w_at), x.at(x_at), _apart(builder, stride))
 
 
-@instruction(lambda block, taps, w, w_at, x, x_at, stride: block(block, SIZE, w, SIZE, x, SIZE, SIZE))
-def block_slide_ring(builder, block, taps, w, w_at, x, x_at, stride):
-    """As `block_slide`, for rows in a ring at the start of x, as many as are read: the first one follows the last."""
-    ring = builder.mul(stride, builder.add(taps, I64(block.rows - 1)))
-    end, back = builder.ptrtoint(x.at(ring), I64), builder.neg(ring)
-    straight = _next_row(builder, stride)
-
-    def after(row, count):
-        row = straight(row, count)
-        past = builder.icmp_unsigned(">=", builder.ptrtoint(row, I64), end)
-        return builder.select(past, builder.gep(row, [back]), row)
-
-    return _slide_groups(builder, block, taps, w.at(w_at), x.at(x_at), after)
+@instruction(lambda block, taps, w, w_at, x, x_at, offsets, at: block(block, SIZE, w, SIZE, x, SIZE, offsets, SIZE))
+def block_slide_listed(builder, block, taps, w, w_at, x, x_at, offsets, at):
+    """As `block_slide`, for rows of x that begin at x_at + offsets[at], x_at + offsets[at + 1], ..."""
+    return _slide_groups(builder, block, taps, w.at(w_at), offsets.at(at), _listed(builder, x.at(x_at)))
 
 
 @instruction(lambda block, taps, w, w_at, x, x_at, stride: block(block, SIZE, w, SIZE, x, SIZE, SIZE))
@@ -93,21 +94,21 @@ def block_along(builder, block, taps, w, w_at, x, x_at, stride):
     return block
 
 
-def _slide_groups(builder, block: Registers, taps, first_tap, first_row, after) -> Registers:
+def _slide_groups(builder, block: Registers, taps, first_tap, first, rows: Rows) -> Registers:
     """As `_slide` for a number of taps that is known at run time."""
     group = GROUP[cpu().lanes]
     sums = {at: cgutils.alloca_once_value(builder, block[at]) for at in block.positions}
-    next_tap, next_row = (cgutils.alloca_once_value(builder, start) for start in (first_tap, first_row))
+    next_tap, next_row = (cgutils.alloca_once_value(builder, start) for start in (first_tap, first))
 
     def step(count: int) -> None:
         tap, row = builder.load(next_tap), builder.load(next_row)
         for at in block.positions:
             block[at] = builder.load(sums[at])
-        _slide(builder, block, count, tap, row, after)
+        _slide(builder, block, count, tap, row, rows)
         for at in block.positions:
             builder.store(block[at], sums[at])
         builder.store(offset_by(builder, tap, count), next_tap)
-        builder.store(after(row, count), next_row)
+        builder.store(rows.position(row, count), next_row)
 
     with cgutils.for_range(builder, builder.sdiv(taps, I64(group))):
         step(group)

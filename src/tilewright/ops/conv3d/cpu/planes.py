@@ -19,11 +19,6 @@ from tilewright import simd
 from tilewright.ops.conv3d.cpu.gather import OUTSIDE, row_start
 from tilewright.ops.conv3d.cpu.slide import block_along, block_slide
 
-LINES = (
-    13  # of the next plane, prefetched during a block along y: 34 blocks prefetch 48 rows of 17 lines in half a plane
-)
-WORDS = 16  # float32 of a cache line
-
 
 class Areas(NamedTuple):
     """Offsets in scratch: the gathered plane, a strip of rows between the passes along y and x, the first output in a
@@ -34,39 +29,18 @@ class Areas(NamedTuple):
     ring: int
 
 
-class Ahead(NamedTuple):
-    """The next line of x to prefetch: padded plane z, row r of the tile, `word` words after the row's first column.
-
-    start: the row's offset in x, or OUTSIDE.
-    """
-
-    z: int
-    r: int
-    word: int
-    start: int
-
-
 @simd.inline
-def ahead_at(z, source, tile, job):
-    """The first line of padded plane z. No row is left where the tile has no such plane."""
-    inside = z < tile.z1 + job.KD - 1
-    return Ahead(z, 0 if inside else tile.rows, 0, row_start(source, 0, z, tile.y0) if inside else OUTSIDE)
-
-
-@simd.inline
-def prefetch_lines(ahead, source, tile, job):
-    """Prefetch LINES lines of the tile's rows to the second cache. Returns the next line."""
-    z, r, word, start = ahead.z, ahead.r, ahead.word, ahead.start
-    first, width = tile.span.low - job.left, tile.span.high - tile.span.low
-    for _ in range(LINES):
-        if r < tile.rows:
+def prefetch_rows(z, y, column, rows, source, tile, job):
+    """Prefetch a column of some of the tile's rows in padded plane z to the second cache: the share of the block at
+    row y of the tile. Blocks have `rows` rows."""
+    if z < tile.z1 + job.KD - 1:
+        blocks = (tile.y1 - tile.y0 + rows - 1) // rows
+        share = (tile.rows + blocks - 1) // blocks
+        first = y // rows * share
+        for r in range(first, min(first + share, tile.rows)):
+            start = row_start(source, 0, z, tile.y0 + r)
             if start != OUTSIDE:
-                simd.prefetch_far(source.x, start + first + word)
-            word += WORDS
-            if word >= width:
-                word, r = 0, r + 1
-                start = row_start(source, 0, z, tile.y0 + r) if r < tile.rows else OUTSIDE
-    return Ahead(z, r, word, start)
+                simd.prefetch_far(source.x, start + column - job.left)
 
 
 @functools.cache
@@ -92,10 +66,10 @@ def line_kernel(rows: int, lanes: int):
     @simd.inline
     def from_scratch(z, tile, source, factors, scratch, areas, job):
         """All outputs of the tile in padded plane z, which was gathered."""
-        ahead, wide = ahead_at(z + 1, source, tile, job), tile.x1 - tile.x0
+        wide = tile.x1 - tile.x0
         for y in range(0, tile.y1 - tile.y0, rows):
             for i in range(0, wide + job.KW - 1, lanes):
-                ahead = prefetch_lines(ahead, source, tile, job)
+                prefetch_rows(z + 1, y, tile.x0 + i, rows, source, tile, job)
                 at = areas.gathered + y * job.pitch + i
                 along_y(scratch, at, job.pitch, areas.between + i, factors, scratch, job)
             along_x(y, tile, factors, scratch, areas, job)
@@ -103,7 +77,7 @@ def line_kernel(rows: int, lanes: int):
     @simd.inline
     def from_volume(z, tile, source, factors, scratch, areas, job):
         """All outputs of the tile in padded plane z; `reads_volume` is true. See `square_kernel`."""
-        ahead, span, step = ahead_at(z + 1, source, tile, job), tile.span, source.x.strides[2] // 4
+        span, step = tile.span, source.x.strides[2] // 4
         start = row_start(source, 0, z, tile.y0) - job.left
         head = -(np.int64(source.x.ctypes.data) // 4 + start + span.low) % lanes
         constant = simd.reduce_max(border_sum(source, factors, lanes, job))
@@ -111,7 +85,7 @@ def line_kernel(rows: int, lanes: int):
         for y in range(0, tile.y1 - tile.y0, rows):
             i = span.low
             while i < span.high:
-                ahead = prefetch_lines(ahead, source, tile, job)
+                prefetch_rows(z + 1, y, i, rows, source, tile, job)
                 column = min(i, span.high - lanes)
                 along_y(source.x, start + y * step + column, step, zero + column, factors, scratch, job)
                 i += head if head and i == span.low else lanes
@@ -166,10 +140,10 @@ def square_kernel(lanes: int):
     @simd.inline
     def from_scratch(z, tile, source, factors, scratch, areas, job):
         """All outputs of the tile in padded plane z, which was gathered."""
-        ahead, wide = ahead_at(z + 1, source, tile, job), tile.x1 - tile.x0
+        wide = tile.x1 - tile.x0
         for y in range(0, tile.y1 - tile.y0, lanes):
             for i in range(0, wide + job.KW - 1, lanes):
-                ahead = prefetch_lines(ahead, source, tile, job)
+                prefetch_rows(z + 1, y, tile.x0 + i, lanes, source, tile, job)
                 at, to = areas.gathered + y * job.pitch + i, areas.between + i * lanes
                 along_y(scratch, at, job.pitch, to, factors, scratch, job)
             along_x(y, tile, factors, scratch, areas, job)
@@ -180,13 +154,13 @@ def square_kernel(lanes: int):
 
         From the second vector of a row on, vectors are aligned in memory. The first two overlap, and the last two.
         """
-        ahead, span, step = ahead_at(z + 1, source, tile, job), tile.span, source.x.strides[2] // 4
+        span, step = tile.span, source.x.strides[2] // 4
         start = row_start(source, 0, z, tile.y0) - job.left
         head = -(np.int64(source.x.ctypes.data) // 4 + start + span.low) % lanes
         for y in range(0, tile.y1 - tile.y0, lanes):
             i = span.low
             while i < span.high:
-                ahead = prefetch_lines(ahead, source, tile, job)
+                prefetch_rows(z + 1, y, i, lanes, source, tile, job)
                 column = min(i, span.high - lanes)
                 at, to = start + y * step + column, areas.between + (column - span.first) * lanes
                 along_y(source.x, at, step, to, factors, scratch, job)

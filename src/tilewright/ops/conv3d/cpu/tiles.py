@@ -21,13 +21,15 @@ ROWS = {16: 16, 8: 5, 4: 8}
 COLUMNS = {16: 16, 8: 16, 4: 4}
 ROWS_OF_GROUPS = {**ROWS, 8: 4}  # where taps are added in groups of 4, which do not fit in registers beside 10 sums
 HEIGHTS = 64, 32, 16  # rows of a tile, the most first
-# The CPU's lanes: rows and columns of a tile of `separable`, the first that fits. With 5 rows per block, the ring of
-# planes is smaller; rows of 128 columns took 1.2 times as long as 10 rows of 256 (K 17, Zen 3)
+# The CPU's lanes: rows and columns of a tile of `separable`, the first whose planes fit in a share of L2. Zen 3 reads
+# larger rings from L3 sooner than it reads more halo: with K 17, tiles of 10 rows take 1.07 times as long, and of 128
+# columns 1.18 times. With K 33 they take 1.2 times as long.
 FUSED = {
     16: ((64, 256), (32, 256), (64, 128), (32, 128), (32, 64), (16, 64)),
-    8: ((60, 256), (40, 256), (20, 256), (10, 256), (25, 128), (15, 64), (5, 64)),
+    8: ((30, 256), (15, 256), (15, 64), (5, 64)),
     4: ((32, 256), (16, 256), (32, 128), (16, 128), (16, 64), (8, 64)),
 }
+SHARE = {16: 0.75, 8: 2.5, 4: 0.75}
 L1, L2 = 32 << 10, 1 << 20  # bytes, where the system does not say
 WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long runs
 STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input; more
@@ -134,7 +136,7 @@ def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int, threa
 
     Whole rows of 256 columns come before tiles of more rows: they are read in longer runs.
     """
-    (D, H, W), lanes, words = sizes, COLUMNS[cpu().lanes], (cpu().l2 or L2) * 3 // 4 // 4
+    (D, H, W), lanes, words = sizes, COLUMNS[cpu().lanes], int(SHARE[cpu().lanes] * (cpu().l2 or L2)) // 4
     most = max(1, D // (4 * problem.KD))
     for height, widest in FUSED[cpu().lanes]:
         pieces, strips = -(-W // widest), -(-H // height)

@@ -16,7 +16,6 @@ import tilewright
 from tilewright.runtime.named_models import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
-COLD_S, WARM_S = 60, 20  # of the demo on two idle cores
 PYTHONS = ("3.11", "3.12", "3.13")
 OFFLINE = """
 import importlib.util, socket, sys
@@ -63,13 +62,14 @@ def test_the_demo_of_an_installed_wheel(tmp_path, built):
     run([tmp_path / "venv/bin/pip", "install", "--quiet", one(built, "*.whl")], tmp_path)
     here = tmp_path / "empty"
     here.mkdir()
-    for limit_s in (COLD_S, WARM_S):
+    seconds = []
+    for _ in range(2):
         before = cpu_seconds()
         text = run([tmp_path / "venv/bin/python", "-c", OFFLINE, "demo", "--prompt", "My lord,"], here)
-        seconds = cpu_seconds() - before  # other programs do not count
+        seconds.append(cpu_seconds() - before)  # other programs do not count
         assert text.count(": PASS") == 4 and "    My lord," in text
         assert sorted(os.listdir(here / "demo")) == ["faces.png", "reviews.txt", "volume.png"]
-        assert seconds < 2 * limit_s, f"{seconds:.1f} s of CPU time\n{text}"
+    assert seconds[1] < seconds[0] / 3, f"the second run compiles again: {seconds} s of CPU time"
 
 
 @pytest.mark.long

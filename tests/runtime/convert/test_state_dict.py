@@ -165,6 +165,7 @@ def test_a_pickle_runs_no_code(tmp_path, monkeypatch):
     refused("archive.pt")
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize(
     "content", [pickle.dumps({"x": Hostile()}), b"no pickle at all", b""], ids=["plain", "noise", "empty"]
 )

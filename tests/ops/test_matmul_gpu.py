@@ -360,7 +360,7 @@ def test_a_gpu_rung_refuses_the_cpus_arrays_and_the_other_way_round():
 def test_what_is_missing_is_said(monkeypatch):
     from tilewright.hardware import gpu
 
-    monkeypatch.setattr(gpu, "engines", lambda: {"simt": "No module named 'numba_cuda'", "tile": None})
+    monkeypatch.setattr(gpu, "missing", {"simt": "No module named 'numba_cuda'", "tile": None}.get)
     monkeypatch.setattr(gpu, "simulated", lambda engine: False)
     monkeypatch.setattr(gpu, "gpus", lambda: ())
     monkeypatch.setattr(gpu, "_driver", lambda: (None, "this machine has no NVIDIA driver (libcuda.so.1)"))

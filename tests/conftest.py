@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import zlib
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 if os.environ.get("TILEWRIGHT_GPU") != "1":  # before numba and triton are imported, which read these once
     os.environ |= {"NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1"}
@@ -20,7 +20,8 @@ MANY_FILES = 200
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # to stop
 # Files that take longest. xdist's workers take files from one queue, so they end together if these are first.
 # test_every_rung.py compiles most kernels for CPUs. Meanwhile the other two workers run the files up to the gap, which
-# need none of them or few: two processes that need the same kernel at the same time would both compile it.
+# need none of them or few: two processes that need the same kernel at the same time would both compile it. The first
+# three after the gap compile the most kernels of their own.
 FIRST = (
     "ops/test_every_rung.py", "runtime/jobs/test_local.py", "ops/test_sample_gpu.py", "runtime/jobs/test_mpi.py",
     "ops/test_matmul_gpu.py", "simd/test_cache.py", "runtime/convert/test_state_dict.py", "ops/test_rows_gpu.py",
@@ -32,15 +33,25 @@ FIRST = (
     "ops/test_attention_gpu.py", "ops/test_matmul_argmax_gpu.py", "test_messages.py", "ops/test_logprob_gpu.py",
     "test_types.py",
 
-    "docs/test_tutorials.py", "test_mutants.py", "ops/test_matmul.py", "runtime/jobs/test_disks_and_races.py",
-    "runtime/verbs/convolve/test_convolve.py", "runtime/verbs/test_shards.py", "runtime/test_random_models.py",
-    "generation/cuda/test_engine_gpu.py", "runtime/jobs/test_verbs_killed.py", "cli/test_plan.py",
-    "bench/workloads/test_gpt2.py", "runtime/jobs/test_forged.py", "cli/test_names.py",
-    "runtime/process/test_bus_errors.py", "runtime/verbs/generate/test_plan.py", "generation/test_engine.py",
-    "runtime/test_forced_rungs.py", "runtime/verbs/test_wrong_models.py", "runtime/jobs/test_unchanged.py",
-    "runtime/verbs/generate/test_generate.py", "bench/job_ladders/test_run.py", "runtime/process/test_signals.py",
-    "ops/test_conv_transpose2d.py", "runtime/verbs/embed/test_embed.py", "test_demo.py", "models/test_textcnn_gpu.py",
+    "ops/test_matmul.py", "runtime/test_random_models.py", "generation/test_engine.py", "docs/test_tutorials.py",
+    "test_mutants.py", "runtime/jobs/test_disks_and_races.py", "runtime/verbs/convolve/test_convolve.py",
+    "runtime/verbs/test_shards.py", "generation/cuda/test_engine_gpu.py", "runtime/jobs/test_verbs_killed.py",
+    "cli/test_plan.py", "bench/workloads/test_gpt2.py", "runtime/jobs/test_forged.py", "cli/test_names.py",
+    "runtime/process/test_bus_errors.py", "runtime/verbs/generate/test_plan.py", "runtime/test_forced_rungs.py",
+    "runtime/verbs/test_wrong_models.py", "runtime/jobs/test_unchanged.py", "runtime/verbs/generate/test_generate.py",
+    "bench/job_ladders/test_run.py", "runtime/process/test_signals.py", "ops/test_conv_transpose2d.py",
+    "runtime/verbs/embed/test_embed.py", "test_demo.py", "models/test_textcnn_gpu.py",
 )  # fmt: skip
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Garbage is collected once, when all tests are: half a million objects are made, and nearly all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +100,12 @@ def pytest_configure(config):
     config.option.loadscopereorder = (
         False  # xdist's workers take files in the order of FIRST, not of their tests' number
     )
+    with suppress(ImportError):
+        from hypothesis import settings
+
+        settings.register_profile("long", max_examples=500)  # five times as many as by default
+        if config.option.markexpr != "not long":
+            settings.load_profile("long")
 
 
 def pytest_collection_modifyitems(items):

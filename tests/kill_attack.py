@@ -19,8 +19,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bert_models import random_texts, saved
-from decoder_models import save_with_tokenizer
 from tilewright.runtime.convert.models import init_dcgan
 from tilewright.runtime.jobs.merge import digest_of, verify
 
@@ -122,6 +120,10 @@ def fill(verbs, path):
     import pyarrow.parquet as pq
     import zarr
     from backports import zstd
+
+    # they import PyTorch and transformers, for 5 s of CPU time: processes that only run cases need neither
+    from bert_models import random_texts, saved
+    from decoder_models import save_with_tokenizer
 
     rng = np.random.default_rng(11)
     for name in ("gpt2", "textcnn", "generate.jsonl", "classify.jsonl", "classify.bin"):

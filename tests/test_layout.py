@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 
@@ -160,13 +160,20 @@ INNOCENTS = [
 ]
 
 
-def circle_of(sources: list[Source]) -> list[str]:
-    """Modules that import each other in a circle, lazy imports included; empty if there are none."""
-    texts = {".".join(s.path.with_suffix("").parts[1:]).removesuffix(".__init__"): s for s in sources if s.inside}
-    graph = {}
-    for name, source in texts.items():
-        found = {known for _, wanted in source.imports(types=False) if (known := _module_of(wanted, texts)) != name}
-        graph[name] = found - {None}
+def imported_by_modules(sources: Iterable[Source]) -> dict[str, list[str]]:
+    """What each module of the package imports, lazy imports included and those for types alone left out."""
+    return {
+        ".".join(source.path.with_suffix("").parts[1:]).removesuffix(".__init__"): [
+            wanted for _, wanted in source.imports(types=False)
+        ]
+        for source in sources
+        if source.inside
+    }
+
+
+def circle_of(imported: dict[str, list[str]]) -> list[str]:
+    """Modules that import each other in a circle; empty if there are none."""
+    graph = {name: {_module_of(one, imported) for one in wanted} - {name, None} for name, wanted in imported.items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -181,21 +188,22 @@ def _module_of(name: str, known) -> str | None:
 
 def test_no_files_import_each_other_in_a_circle():
     """Imports inside functions count, too; imports for types alone do not."""
-    every = list(sources())
-    assert len(every) > 350
-    assert circle_of(every) == []
+    imported = imported_by_modules(sources())
+    assert len(imported) > 350
+    assert circle_of(imported) == []
 
 
 def test_a_circle_is_found():
     lazy = "def f():\n    from tilewright.ops.b import g\n"
     texts = {"a": lazy, "b": "from tilewright.ops import c\n", "c": "import tilewright.ops.a\n", "d": lazy}
     made = {name: Source(PurePosixPath(f"src/tilewright/ops/{name}.py"), text) for name, text in texts.items()}
-    assert set(circle_of(list(made.values()))) == {f"tilewright.ops.{name}" for name in "abc"}
-    assert circle_of([made["a"], made["b"], made["d"]]) == []
+    circle = lambda *found: circle_of(imported_by_modules(found))  # noqa: E731
+    assert set(circle(*made.values())) == {f"tilewright.ops.{name}" for name in "abc"}
+    assert circle(made["a"], made["b"], made["d"]) == []
     for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import tilewright.ops.a\n"
     types = Source(PurePosixPath("src/tilewright/ops/b.py"), for_types)
-    assert circle_of([made["a"], types]) == [], "an import for types alone runs nothing"
-    assert circle_of([made["a"], Source(types.path, "import tilewright.ops.a\n")]), "the same, when it runs"
+    assert circle(made["a"], types) == [], "an import for types alone runs nothing"
+    assert circle(made["a"], Source(types.path, "import tilewright.ops.a\n")), "the same, when it runs"
 
 
 @pytest.mark.parametrize(("lint", "path", "text", "line", "message"), OFFENDERS)

@@ -9,14 +9,19 @@ file, which is written first. A comment before a block says what is special abou
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
+import typer
 
 from docs_pages import DOCS, INSERT, ROOT, Block, Command, blocks, commands, pages
+from tilewright import cli
 
 REASONS = {
     "installs packages", "needs the network", "needs a GPU", "needs MPI", "needs Slurm", "needs Ray", "takes minutes",
@@ -28,7 +33,10 @@ INPUTS = {  # files that guides suppose
 }
 SECONDS = 400  # that a block may take: kernels may have to be compiled
 # they import PyTorch, run for long, or start many processes for verbs that other pages and tests start, too
-LONG = {"embed", "hugging-face", "first-kernel", "pytorch-models", "timeline", "show", "slurm", "switches", "cluster"}
+LONG = {
+    "embed", "hugging-face", "first-kernel", "pytorch-models", "timeline", "show", "slurm", "switches", "cluster",
+    "many-gpus", "mpi", "job-ladder", "records", "resume", "sweep",
+}  # fmt: skip
 IN_REPOSITORY = {"first-kernel"}  # their commands run in the root of a copy of the repository
 VARIES = re.compile(r"\.\.\.|\d\.\d")  # a shown line with one of these is not compared
 PAGES = [DOCS / "index.md", *pages("tutorials", "guide")]
@@ -89,6 +97,43 @@ def test_every_command_runs_and_prints_what_the_page_shows(page, shell, tmp_path
                 printed = shell(command, folder, block.where)
                 missing = [line for line in command.shown if not VARIES.search(line) and line.strip() not in printed]
                 assert not missing, f"{block.where}: {command.text}\ndoes not print {missing}, but\n{printed}"
+
+
+def calls(command: Command) -> Iterator[list[str]]:
+    """The words after each `tilewright` of a command, up to a pipe or the like."""
+    lexer = shlex.shlex(command.text.partition("<<")[0], posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    while "tilewright" in words:
+        words = words[words.index("tilewright") + 1 :]
+        yield list(takewhile(lambda word: not set(word) <= set("|&;<>()"), words))
+
+
+def parse(command, words: list[str]) -> None:
+    """Raises an error for a verb or an option that there is not, or for one without its value."""
+    context = typer.Context(command, **command.context_settings)
+    if hasattr(command, "get_command") and words and not words[0].startswith("-"):
+        verb = command.get_command(context, words[0])
+        assert verb, f"there is no {words[0]}"
+        parse(verb, words[1:])
+    else:
+        command.make_parser(context).parse_args(words)
+
+
+@pytest.mark.parametrize("block", [b for page in pages() for b in blocks(page) if b.language == "console"],
+                         ids=lambda block: block.where)  # fmt: skip
+def test_every_option_exists(block):
+    """Also of commands that need a GPU or a network, and of pages that only `make test-long` runs."""
+    for command in commands(block):
+        for words in calls(command):
+            parse(typer.main.get_command(cli.app), words)
+
+
+@pytest.mark.parametrize("words", ["clasify -i a", "classify --outputs b", "bench gpt2 --nothing", "draw --count"])
+def test_an_option_that_does_not_exist_is_found(words):
+    wrong_usage = typer.BadParameter.__base__  # typer brings it along or takes it from click, by its version
+    with pytest.raises((AssertionError, wrong_usage)):
+        parse(typer.main.get_command(cli.app), words.split())
 
 
 def start(folder: Path, page: Path) -> None:

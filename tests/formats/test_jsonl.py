@@ -183,7 +183,11 @@ def test_a_file_that_shrinks(tmp_path, monkeypatch):
     chunk=st.integers(1, 40),
     longest=st.integers(5, 60),
 )
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3 * settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_any_bytes(tmp_path, monkeypatch, content, chunk, longest):
     """Every line that is not blank is one record, wherever chunks end; only InputError comes out."""
     monkeypatch.setattr(text_lines, "CHUNK_BYTES", chunk)

@@ -267,7 +267,11 @@ PIECES = [
 
 
 @given(content=st.lists(st.sampled_from(PIECES), min_size=1, max_size=30), chunk=st.integers(1, 40))
-@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2 * settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])
 def test_any_bytes(tmp_path, monkeypatch, name, content, chunk):
     """Every line that is not blank is one prompt, wherever chunks end; only InputError comes out."""

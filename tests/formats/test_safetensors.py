@@ -185,7 +185,11 @@ def good_or_input_error(path, content):
         max_size=4,
     )
 )
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3 * settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_mutated_files(tmp_path, changes):
     content = BASE
     for place, removed, inserted in changes:
@@ -199,7 +203,11 @@ def test_mutated_files(tmp_path, changes):
     dtype=st.sampled_from(["F32", "BF16", "F64", "I8", "F4", ""]),
     again=st.booleans(),
 )
-@settings(max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3 * settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_invented_headers(tmp_path, sizes, offsets, dtype, again):
     lie = {"dtype": dtype, "shape": sizes, "data_offsets": offsets}
     header = {"a": lie, "b": entry(begin=8, end=16)} if again else {"a": lie}

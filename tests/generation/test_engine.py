@@ -64,7 +64,9 @@ def differing(run, requests, rng, companies) -> set:
 COMPANIES = [(2, 800), (3, 2), (11, 4), (40, 800), (40, 1), (200, 7), (200, 800)]
 
 
-@pytest.mark.parametrize(("dtype", "count"), [("float32", 1), ("float32", 2), ("bfloat16", 2)])
+@pytest.mark.parametrize(
+    ("dtype", "count"), [pytest.param("float32", 1, marks=pytest.mark.long), ("float32", 2), ("bfloat16", 2)]
+)
 def test_a_record_is_the_same_in_every_company(dtype, count, rng):
     model = tiny(dtype=dtype)
     with threads(count):

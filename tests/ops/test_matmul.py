@@ -28,7 +28,8 @@ from tilewright.ops.matmul import Problem, ladder, matmul, prepare
 from tilewright.simd import amx as simd_amx
 
 
-@pytest.mark.parametrize("limbs", [1, 2])
+# two limbs are slow to compile, as `slow_to_compile` says
+@pytest.mark.parametrize("limbs", [1, pytest.param(2, marks=[pytest.mark.long] * (cpu().lanes < TILE_LANES))])
 @pytest.mark.parametrize(("M", "N", "K"), [(37, 50, 40), (32, 32, 32), (3, 70, 1600)])
 @vectors_of(TILE_LANES)
 def test_amx_kernels_on_emulated_tiles(limbs, M, N, K, rng):

@@ -159,7 +159,7 @@ def with_gaps(logits, gap):
 
 
 @pytest.mark.parametrize("rung", [name for name in ladder.rungs if name.startswith("tile.")])
-@pytest.mark.parametrize("gap", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("gap", [np.nan, pytest.param(np.inf, marks=[] if ON_GPU else pytest.mark.long), 1e30])
 def test_what_is_between_rows_is_not_read(rung, gap, rng, small_capacity):
     n, V = 6, 711
     logits, given = some_rows(rng, n, V), rules(rng.random(n), (np.array([0, 1, 5, 50, 50, 300]), 0.9, 0.0))

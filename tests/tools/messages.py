@@ -10,7 +10,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "src/tilewright"
@@ -19,6 +19,7 @@ PLAIN = {"ValueError", "TypeError", "RuntimeError", "AttributeError", "KeyError"
 MOST = 8  # variants of one message that are shown
 
 Scope = ast.FunctionDef | ast.Module
+READ = ast.FunctionDef | ast.ImportFrom | ast.ClassDef | ast.Raise
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class Module:
     tree: ast.Module
     kinds: set[str] = field(default_factory=set)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Its functions, imports, classes and raised errors."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, READ)]
+
     @property
     def name(self) -> str:
         """As `import` writes it."""
@@ -68,13 +74,13 @@ def messages_of(texts: dict[str, str]) -> list[Message]:
     makers = {
         (module.name, node.name)
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.FunctionDef) and node.returns and _last_name(node.returns) in family
     }
     for module in modules:
         imported = {
             (node.module, alias.name)
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }
@@ -85,7 +91,7 @@ def messages_of(texts: dict[str, str]) -> list[Message]:
 
 def _family(modules: list[Module]) -> set[str]:
     """The names of all classes of errors."""
-    classes = [node for module in modules for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for module in modules for node in module.nodes if isinstance(node, ast.ClassDef)]
     above = {node.name: {_last_name(base) for base in node.bases} for node in classes}
     found = set(ROOTS)
     while more := {name for name, bases in above.items() if bases & found} - found:
@@ -94,7 +100,7 @@ def _family(modules: list[Module]) -> set[str]:
 
 
 def _of(module: Module) -> Iterator[Message]:
-    raised = {id(node.exc) for node in ast.walk(module.tree) if isinstance(node, ast.Raise)}
+    raised = {id(node.exc) for node in module.nodes if isinstance(node, ast.Raise)}
     for call, scopes in _calls(module.tree, (module.tree,)):
         kind = _last_name(call.func)
         if kind not in module.kinds and not (kind in PLAIN and id(call) in raised):

@@ -7,7 +7,10 @@ MODULES = {"cpu": "numba", "simt": "numba_cuda", "tile": "triton", "torch": "tor
 
 def engines() -> dict[str, str | None]:
     """Engine -> None if its module can be found, otherwise the reason why not. Nothing is imported."""
-    found = {}
-    for engine, module in MODULES.items():
-        found[engine] = None if importlib.util.find_spec(module) else f"No module named {module!r}"
-    return found
+    return {engine: missing(engine) for engine in MODULES}
+
+
+def missing(engine: str) -> str | None:
+    """None if the engine's module can be found, otherwise the reason why not."""
+    module = MODULES[engine]
+    return None if importlib.util.find_spec(module) else f"No module named {module!r}"

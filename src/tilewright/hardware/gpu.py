@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tilewright.hardware.engines import engines
+from tilewright.hardware.engines import missing
 
 MULTIPROCESSORS, L2_BYTES, MAJOR, MINOR = 16, 38, 75, 76  # attributes, by the numbers of cuda.h
 WORKS = 0  # CUDA_SUCCESS
@@ -96,7 +96,7 @@ def simulated(engine: str) -> bool:
 
 def unavailable(engine: str) -> str | None:
     """Why kernels of "simt" or "tile" cannot run here; None if they can."""
-    if why := engines()[engine]:
+    if why := missing(engine):
         return why
     return None if simulated(engine) else no_gpu()
 

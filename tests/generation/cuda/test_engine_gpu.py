@@ -108,7 +108,7 @@ def company(rng, count: int, kinds=None) -> list[Request]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"] if ON_GPU else ["float32"])
 @pytest.mark.parametrize("kinds", [None, SIMPLE, SAMPLED], ids=["every kind", "greedy ones", "sampled ones"])
 def test_a_record_is_the_same_in_every_company(dtype, kinds, rng):
-    model, count = on_gpu(dtype), 120 if ON_GPU else 60
+    model, count = on_gpu(dtype), 120 if ON_GPU else 32
     requests = company(rng, count, kinds)
     alone = {request.id: repr(answers(model, [request])[0]) for request in requests}
     for size, slots in [(2, 800), (11, 4), (count, 1), (count, 7), (count, 800)]:

@@ -3,6 +3,7 @@
 import os
 import pickle
 import subprocess
+import traceback
 import zipfile
 
 import numpy as np
@@ -14,11 +15,26 @@ from torch import nn
 from compare import compare
 from dcgan_models import netg, netg_images
 from tilewright.errors import InputError, ResourceError, UsageError
-from tilewright.runtime.convert import state_dict
+from tilewright.runtime.convert import state_dict, torch_child
 from tilewright.runtime.convert.models import convert
 from tilewright.runtime.load import load
 
 SIZES = {"z_size": 10, "features": 4, "channels": 3}
+
+
+@pytest.fixture(name="torch_here")
+def _torch_here(monkeypatch):
+    """The child's function in this process, which has loaded PyTorch: every child would take 3 s to do so. The tests
+    without this fixture start a child, for an old pickle and for one that tries to run code."""
+
+    def run(command, **options):
+        try:
+            torch_child.main(command[3], command[4], int(command[5]))
+        except (ValueError, RuntimeError, EOFError, pickle.UnpicklingError):
+            return subprocess.CompletedProcess(command, 1, "", traceback.format_exc())
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(state_dict.subprocess, "run", run)
 
 
 @pytest.fixture(name="z")
@@ -46,7 +62,7 @@ def parallel(model):
 @pytest.mark.parametrize(
     ("form", "ending"), [(lambda model: model.state_dict(), ".pt"), (nested, ".pth"), (parallel, ".pth")]
 )
-def test_pickles_are_read_by_pytorch(tmp_path, z, form, ending):
+def test_pickles_are_read_by_pytorch(tmp_path, z, form, ending, torch_here):
     model = netg(**SIZES)
     path = tmp_path / f"netG{ending}"
     torch.save(form(model), path)
@@ -129,30 +145,44 @@ def test_a_file_of_the_course_is_no_destination(tmp_path):
     assert os.listdir(tmp_path) == ["netG.safetensors"]
 
 
-def test_a_pickle_runs_no_code(tmp_path):
-    class Hostile:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "run"),)
+class Hostile:
+    """Its pickle makes the directory "run"."""
 
-    torch.save({"weight": torch.zeros(1), "x": Hostile()}, tmp_path / "archive.pt")
-    (tmp_path / "plain.pt").write_bytes(pickle.dumps({"x": Hostile()}))
-    (tmp_path / "noise.pt").write_bytes(b"no pickle at all")
-    (tmp_path / "empty.pth").write_bytes(b"")
-    for name in ("archive.pt", "plain.pt", "noise.pt", "empty.pth"):
-        with pytest.raises(InputError, match="PyTorch cannot read it as weights") as caught:
-            convert(str(tmp_path / name), str(tmp_path / "m"))
-        assert len(str(caught.value)) < 700 and "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists() and not (tmp_path / "m").exists()
+    def __reduce__(self):
+        return os.mkdir, ("run",)
+
+
+def refused(path):
+    with pytest.raises(InputError, match="PyTorch cannot read it as weights") as caught:
+        convert(str(path), "m")
+    assert len(str(caught.value)) < 700 and "\n" not in str(caught.value)
+    assert not os.path.exists("run") and not os.path.exists("m")
+
+
+def test_a_pickle_runs_no_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"weight": torch.zeros(1), "x": Hostile()}, "archive.pt")
+    refused("archive.pt")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize(
+    "content", [pickle.dumps({"x": Hostile()}), b"no pickle at all", b""], ids=["plain", "noise", "empty"]
+)
+def test_other_files_run_no_code(tmp_path, monkeypatch, content, torch_here):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.pt").write_bytes(content)
+    refused("x.pt")
 
 
 @pytest.mark.parametrize("value", [torch.zeros(3), {"a": 1}, [torch.zeros(2)]])
-def test_a_pickle_of_something_else(tmp_path, value):
+def test_a_pickle_of_something_else(tmp_path, value, torch_here):
     torch.save(value, tmp_path / "x.pt")
     with pytest.raises(InputError, match="is no state dict"):
         convert(str(tmp_path / "x.pt"), str(tmp_path / "m"))
 
 
-def test_a_pickle_that_claims_more_than_it_has(tmp_path):
+def test_a_pickle_that_claims_more_than_it_has(tmp_path, torch_here):
     torch.save({"main.0.weight": torch.zeros(1).expand(10**6, 10**6)}, tmp_path / "x.pt")
     with pytest.raises(InputError, match="take more bytes than the file has"):
         convert(str(tmp_path / "x.pt"), str(tmp_path / "m"))

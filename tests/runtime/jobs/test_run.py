@@ -137,8 +137,12 @@ def test_an_input_that_changes_meanwhile(place, how):
         run(place.task(), place.output, Inline())
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
-@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize(
+    ("number", "lasting"),
+    [(errno.ENOSPC, False), (errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False),
+     pytest.param(errno.EDQUOT, False, marks=pytest.mark.long), pytest.param(errno.EIO, True, marks=pytest.mark.long)],
+    ids=lambda value: errno.errorcode[value] if type(value) is int else str(value),
+)  # fmt: skip
 def test_every_call_of_the_system_fails_once(place, monkeypatch, number, lasting):
     """For every N: exit code 4 with path and reason, or the job did without; the earlier output stays; the rerun."""
     task = toy_jobs.Upper(place.input)

@@ -23,7 +23,7 @@ from tilewright.ops.conv3d.cpu.slide import COMPILED_TAPS, block_slide, block_wr
 from tilewright.ops.conv3d.cpu.tiles import March, Tiling
 from tilewright.ops.conv3d.problem import Problem
 from tilewright.simd.instruction import instruction
-from tilewright.simd.types import I8, I32, I64, call
+from tilewright.simd.types import I8, I32, call
 from tilewright.simd.vectors import load_vector, store_vector
 
 AHEAD = 2  # planes: a strip computes two in about 300 ns, longer than memory takes to answer
@@ -186,7 +186,7 @@ def tiling(problem: Problem, sizes: tuple[int, int, int], threads: int) -> Tilin
     (D, H, W), lanes = sizes, cpu().lanes
     rows, columns = tiles.ROWS[lanes], tiles.COLUMNS[lanes]
     channels = problem.O != 1 or problem.C != 1
-    if lanes not in LANES or channels or problem.KH not in COMPILED_TAPS[lanes] or 4 * D * H * W > LARGEST or H < rows:
+    if lanes not in LANES or channels or problem.KH not in COMPILED_TAPS[lanes] or 4 * D * H * W > LARGEST or rows > H:
         return None
     pieces, words = 1, (cpu().l1d or tiles.L1) * 3 // 4 // 4
     while True:

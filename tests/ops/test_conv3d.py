@@ -17,7 +17,7 @@ from tilewright.errors import Refused, UsageError
 from tilewright.hardware import CPU
 from tilewright.ops.conv3d import conv3d, ladder, prepare, prepare_separable
 from tilewright.ops.conv3d.cpu import rows as in_rows
-from tilewright.ops.conv3d.cpu import strips, tiles
+from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.operands import index_map
 from tilewright.ops.conv3d.problem import EPS32, MODES
 from tilewright.ops.conv3d.rank_one import TOLERANCE as NEAR
@@ -194,23 +194,6 @@ def test_shorter_vectors(lanes, rung, rng, monkeypatch):
             with using(conv3d=rung):
                 result = spec.bind(case, inputs)()
             compare(result, expected, spec.bound(case, inputs, expected, ladder.rungs[rung].c))
-
-
-@pytest.mark.parametrize("mode", [*MODES, "valid"])
-def test_strips_have_the_bits_of_larger_tiles(mode, rng, monkeypatch):
-    """Small volumes, with rows that end within a vector, strips of fewer rows, and planes that run backwards."""
-    monkeypatch.setattr(CPU, "lanes", 8)
-    monkeypatch.setattr(in_rows, "plan_for", in_rows.plan_for.__wrapped__)
-    for shape, sizes in [((9, 23, 64), (3, 3, 3)), ((20, 16, 45), (5, 3, 4)), ((8, 7, 7), (2, 3, 7))]:
-        x, weights = normal(rng, *shape)[::-1], normal(rng, *sizes)
-        border = {} if mode == "valid" else {"cval": 2.5, "origin": (0, -(sizes[1] // 2), (sizes[2] - 1) // 2)}
-        outputs = tuple(n - K + 1 for n, K in zip(shape, sizes, strict=True)) if mode == "valid" else shape
-        assert strips.tiling(spec.Problem(1, 1, *sizes), outputs, 2)
-        results = [conv3d(x, weights, mode=mode, **border)]
-        with monkeypatch.context() as without:
-            without.setattr(strips, "tiling", lambda *arguments: None)
-            results.append(conv3d(x, weights, mode=mode, **border))
-        assert results[0].tobytes() == results[1].tobytes()
 
 
 KERNELS = {"sobel": SOBEL, "laplace": LAPLACE, "box": np.full((3, 3, 3), 0.5, np.float32)}

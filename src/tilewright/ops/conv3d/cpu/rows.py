@@ -201,26 +201,17 @@ def folded_columns_first(weights: Packed) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=16)  # after a kernel has emptied the caches, Python takes several times as long for it
-def plan_for(
-    problem: Problem, border: Border, sizes: tuple[int, int, int], half: int, threads: int, lanes: int, stream: bool
-):
-    """(kernel, maps, `March` without `streaming`, tasks, words of scratch) for results (O, *sizes); see `convolve`.
-
-    stream: rows of the result may be streamed past the caches.
-    """
+def plan_for(problem: Problem, border: Border, sizes: tuple[int, int, int], half: int, threads: int, lanes: int):
+    """(kernel, maps, `March` without `streaming`, tasks, words of scratch) for results (O, *sizes); see `convolve`."""
     _, H, _ = sizes
     taps = problem.KH if problem.KH in COMPILED_TAPS[lanes] else 0
     rows, columns = tiles.rows_of(lanes, H, taps), tiles.COLUMNS[lanes]
-    small = None if half or stream else strips.tiling(problem, sizes, threads)
-    cut = small or tiles.tiling(problem, sizes, problem.C * (problem.KD + 1), rows, threads)
+    cut = tiles.tiling(problem, sizes, problem.C * (problem.KD + 1), rows, threads)
     job = March(
         *sizes, problem.O, problem.C, problem.KD, problem.KH, problem.KW, half,
-        cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane,
-        pad=int(-border.left % columns if small else tiles.pad_of(problem, rows, border.left)),
+        cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane, pad=int(tiles.pad_of(problem, rows, border.left)),
         y_map=len(border.z), x_map=len(border.z) + len(border.y), left=int(border.left),
     )  # fmt: skip
-    if small:
-        return strips.strip_kernel(rows, taps, columns), border.maps, job, cut.tasks(sizes), problem.KD * cut.plane
     words = problem.C * ((problem.KD + 1) * cut.plane + half * (rows + problem.KH - 1) * cut.pitch) + columns
     return tile_kernel(rows, taps, columns), border.maps, job, cut.tasks(sizes), words
 
@@ -231,7 +222,8 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *,
     alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ONE_THREAD
     threads = 1 if alone else thread_count()
     shift, stream = tiles.streaming(out, tiles.COLUMNS[lanes])
-    kernel, maps, job, tasks, words = plan_for(problem, border, out.shape[1:], half, threads, lanes, stream)
+    small = None if half or stream else strips.plan_for(problem, border, out.shape[1:], threads, lanes)
+    kernel, maps, job, tasks, words = small or plan_for(problem, border, out.shape[1:], half, threads, lanes)
     job = job._replace(shift=shift, stream=int(stream))
     launch(kernel, x, weights.data, maps, border.cval, out, job, tasks=tasks, words=words, alone=alone)
 

@@ -2,9 +2,9 @@
 
 A task is a strip of 5 rows of outputs. It marches along z as in `rows`, but the planes under its window are few enough
 to stay in L1, not L2. Each plane is copied at once, before the outputs that need it. Where the rows under the strip are
-adjacent rows of the volume, one instruction copies a vector of each. What lies outside the volume is cval in all planes
-of a strip, so it is written once. Neighbouring strips copy the rows between them twice, which takes less time than
-`feed` needs to count single rows. The sums have the order of `rows`, so the bits are the same.
+adjacent rows of the volume, an unrolled loop copies a vector of each. What lies outside the volume is cval in all
+planes of a strip, so it is written once. Neighbouring strips copy the rows between them twice, which takes less time
+than `feed` needs to count single rows. The sums have the order of `rows`, so the bits are the same.
 
 Not used where 64 columns do not fit in L1, for large results, and with channels.
 """
@@ -12,7 +12,6 @@ Not used where 64 columns do not fit in L1, for large results, and with channels
 import functools
 from typing import NamedTuple
 
-from llvmlite import ir
 from numba import types
 
 from tilewright import simd
@@ -21,16 +20,13 @@ from tilewright.ops.conv3d.cpu import tiles
 from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, Source, Tile, tile_of
 from tilewright.ops.conv3d.cpu.slide import COMPILED_TAPS, block_slide, block_write
 from tilewright.ops.conv3d.cpu.tiles import March, Tiling
+from tilewright.ops.conv3d.operands import Border
 from tilewright.ops.conv3d.problem import Problem
-from tilewright.simd.instruction import instruction
-from tilewright.simd.types import I8, I32, call
-from tilewright.simd.vectors import load_vector, store_vector
 
 AHEAD = 2  # planes: a strip computes two in about 300 ns, longer than memory takes to answer
 LANES = (8,)  # of the CPUs on which strips were measured: 1.3 to 1.6 times as fast (Zen 3)
 LARGEST = 4 << 20  # bytes of out. At 128^3 with K 5 no gain was found
 NARROWEST = 64  # columns: shorter rows are read in runs that are too short
-SIZE = types.intp
 
 
 class Strip(NamedTuple):
@@ -45,24 +41,6 @@ class Strip(NamedTuple):
     ends: bool
 
 
-def _signature(rows, lanes, to, to_at, pitch, x, x_at, step, ahead):
-    return types.void(rows, lanes, to, SIZE, SIZE, x, SIZE, SIZE, SIZE)
-
-
-@instruction(_signature)
-def copy_column(builder, rows, lanes, to, to_at, pitch, x, x_at, step, ahead):
-    """to.flat[to_at + r * pitch : + lanes] = x.flat[x_at + r * step : + lanes], r < rows, which are constants.
-
-    Prefetches what lies `ahead` elements after each vector of x.
-    """
-    source, target = x.at(x_at), to.at(to_at)
-    for _ in range(rows):
-        store_vector(builder, load_vector(builder, source, lanes), target)
-        line = builder.bitcast(builder.gep(source, [ahead]), I8.as_pointer())
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(3), I32(1))
-        source, target = builder.gep(source, [step]), builder.gep(target, [pitch])
-
-
 @functools.cache
 def plane_copier(high: int, lanes: int):
     """The inline function that copies one plane of a strip of `high` padded rows."""
@@ -74,7 +52,9 @@ def plane_copier(high: int, lanes: int):
         step, ahead, whole = x.strides[2] // 4, AHEAD * (x.strides[1] // 4), count // lanes * lanes
         at, to = start + span.low - source.left, to + span.low - span.first
         for i in range(0, whole, lanes):
-            copy_column(rows, lanes, scratch, to + i, job.pitch, x, at + i, step, ahead)
+            for r in range(rows):  # unrolled
+                simd.store(scratch, to + i + r * job.pitch, simd.load(x, at + i + r * step, lanes))
+                simd.prefetch(x, at + i + r * step + ahead)
         if whole < count:
             for r in range(rows):
                 values = simd.load_first(x, at + whole + r * step, count - whole, lanes)
@@ -185,17 +165,29 @@ def tiling(problem: Problem, sizes: tuple[int, int, int], threads: int) -> Tilin
     """Strips whose ring fills at most 3/4 of L1, at least TASKS per thread. None where `rows` is used."""
     (D, H, W), lanes = sizes, cpu().lanes
     rows, columns = tiles.ROWS[lanes], tiles.COLUMNS[lanes]
-    channels = problem.O != 1 or problem.C != 1
-    if lanes not in LANES or channels or problem.KH not in COMPILED_TAPS[lanes] or 4 * D * H * W > LARGEST or rows > H:
+    compiled = problem.O == problem.C == 1 and problem.KH in COMPILED_TAPS[lanes]
+    if lanes not in LANES or not compiled or 4 * D * H * W > LARGEST or rows > H:
         return None
-    pieces, words = 1, (cpu().l1d or tiles.L1) * 3 // 4 // 4
-    while True:
+    words, high = (cpu().l1d or tiles.L1) * 3 // 4 // 4, rows + problem.KH - 1
+    for pieces in range(1, max(2, -(-W // NARROWEST) + 1)):
         XT = -(-W // (pieces * columns)) * columns
-        pitch, high = tiles.pitch_of(XT, problem.KW, columns), rows + problem.KH - 1
+        pitch = tiles.pitch_of(XT, problem.KW, columns)
         if problem.KD * high * pitch <= words:
-            break
-        if XT <= NARROWEST:
-            return None
-        pieces += 1
-    cuts = min(-(-2 * tiles.TASKS * threads // (-(-H // rows) * pieces)), max(1, D // (8 * problem.KD)))
-    return Tiling(-(-D // cuts), rows, XT, pitch, high)
+            cuts = min(-(-2 * tiles.TASKS * threads // (-(-H // rows) * pieces)), max(1, D // (8 * problem.KD)))
+            return Tiling(-(-D // cuts), rows, XT, pitch, high)
+    return None
+
+
+@functools.lru_cache(maxsize=16)
+def plan_for(problem: Problem, border: Border, sizes: tuple[int, int, int], threads: int, lanes: int):
+    """As `rows.plan_for`. None where strips are not used."""
+    cut, columns = tiling(problem, sizes, threads), tiles.COLUMNS[lanes]
+    if cut is None:
+        return None
+    job = March(
+        *sizes, problem.O, problem.C, problem.KD, problem.KH, problem.KW, 0,
+        cut.ZT, cut.YT, cut.XT, cut.pitch, cut.plane, pad=int(-border.left % columns),
+        y_map=len(border.z), x_map=len(border.z) + len(border.y), left=int(border.left),
+    )  # fmt: skip
+    kernel = strip_kernel(cut.YT, problem.KH, columns)
+    return kernel, border.maps, job, cut.tasks(sizes), problem.KD * cut.plane

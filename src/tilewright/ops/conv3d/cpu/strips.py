@@ -6,7 +6,7 @@ adjacent rows of the volume, an unrolled loop copies a vector of each. What lies
 planes of a strip, so it is written once. Neighbouring strips copy the rows between them twice, which takes less time
 than `feed` needs to count single rows. The sums have the order of `rows`, so the bits are the same.
 
-Not used where 64 columns do not fit in L1, for large results, and with channels.
+Not used where planes of whole rows do not fit in L1 (strips of 48 columns lost), for large results, and with channels.
 """
 
 import functools
@@ -25,8 +25,7 @@ from tilewright.ops.conv3d.problem import Problem
 
 AHEAD = 2  # planes: a strip computes two in about 300 ns, longer than memory takes to answer
 LANES = (8,)  # of the CPUs on which strips were measured: 1.3 to 1.6 times as fast (Zen 3)
-LARGEST = 4 << 20  # bytes of out. At 128^3 with K 5 no gain was found
-NARROWEST = 64  # columns: shorter rows are read in runs that are too short
+LARGEST = 4 << 20  # bytes of out: for 128^3 no gain was measured beyond noise
 
 
 class Strip(NamedTuple):
@@ -162,20 +161,18 @@ def strip_kernel(rows: int, taps: int, lanes: int):
 
 
 def tiling(problem: Problem, sizes: tuple[int, int, int], threads: int) -> Tiling | None:
-    """Strips whose ring fills at most 3/4 of L1, at least TASKS per thread. None where `rows` is used."""
+    """Strips of whole rows whose ring fills at most 3/4 of L1. None where larger tiles are used."""
     (D, H, W), lanes = sizes, cpu().lanes
     rows, columns = tiles.ROWS[lanes], tiles.COLUMNS[lanes]
     compiled = problem.O == problem.C == 1 and problem.KH in COMPILED_TAPS[lanes]
     if lanes not in LANES or not compiled or 4 * D * H * W > LARGEST or rows > H:
         return None
-    words, high = (cpu().l1d or tiles.L1) * 3 // 4 // 4, rows + problem.KH - 1
-    for pieces in range(1, max(2, -(-W // NARROWEST) + 1)):
-        XT = -(-W // (pieces * columns)) * columns
-        pitch = tiles.pitch_of(XT, problem.KW, columns)
-        if problem.KD * high * pitch <= words:
-            cuts = min(-(-2 * tiles.TASKS * threads // (-(-H // rows) * pieces)), max(1, D // (8 * problem.KD)))
-            return Tiling(-(-D // cuts), rows, XT, pitch, high)
-    return None
+    XT, high, words = -(-W // columns) * columns, rows + problem.KH - 1, (cpu().l1d or tiles.L1) * 3 // 4 // 4
+    pitch = tiles.pitch_of(XT, problem.KW, columns)
+    if problem.KD * high * pitch > words:
+        return None
+    cuts = min(-(-2 * tiles.TASKS * threads // -(-H // rows)), max(1, D // (8 * problem.KD)))
+    return Tiling(-(-D // cuts), rows, XT, pitch, high)
 
 
 @functools.lru_cache(maxsize=16)

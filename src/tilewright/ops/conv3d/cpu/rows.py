@@ -11,7 +11,8 @@ for every product.
 
 A task marches through its tile along z (`tiles`). The ring of planes under the window stays in L2. Between columns of
 taps, the blocks of a plane copy the rows of the next plane into the ring (`feed`). It is slow where KH = 1: each loaded
-vector then serves one product. With half > 0 it is also the rung `folded`.
+vector then serves one product. With half > 0 it is also the rung `folded`. Small volumes march in `strips`, with the
+same order of sums, where that was measured to be faster.
 """
 
 import functools
@@ -22,7 +23,7 @@ from numba import types
 
 from tilewright import simd
 from tilewright.hardware import cpu
-from tilewright.ops.conv3d.cpu import tiles
+from tilewright.ops.conv3d.cpu import strips, tiles
 from tilewright.ops.conv3d.cpu.feed import Copy, Progress, cursor_at, feeder, worker
 from tilewright.ops.conv3d.cpu.folded import folder
 from tilewright.ops.conv3d.cpu.gather import RESULT, VOLUME, Source, tile_of
@@ -220,8 +221,9 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *,
     problem, lanes = weights.problem, cpu().lanes
     alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ONE_THREAD
     threads = 1 if alone else thread_count()
-    kernel, maps, job, tasks, words = plan_for(problem, border, out.shape[1:], half, threads, lanes)
     shift, stream = tiles.streaming(out, tiles.COLUMNS[lanes])
+    small = None if half or stream else strips.plan_for(problem, border, out.shape[1:], threads, lanes)
+    kernel, maps, job, tasks, words = small or plan_for(problem, border, out.shape[1:], half, threads, lanes)
     job = job._replace(shift=shift, stream=int(stream))
     launch(kernel, x, weights.data, maps, border.cval, out, job, tasks=tasks, words=words, alone=alone)
 

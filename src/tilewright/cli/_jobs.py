@@ -273,18 +273,18 @@ class Speaker:
 
 
 def _start_gpu(options: Any) -> None:
-    """Start the GPU's driver ahead for a job that may compute on a GPU in this process, and delay parts of PyTorch that
-    no job needs.
+    """Start the GPU's driver ahead for a job that may compute on a GPU in this process, and leave out a part of PyTorch
+    that no job needs.
 
     With --device auto the context is not created, because a float64 volume stays on the CPU.
     """
     alone = options.engine in (None, "inline") and options.workers in (None, 1)
     if options.device != "cpu" and alone:
         from tilewright.hardware.gpu import start_ahead
-        from tilewright.runtime.process import delayed_imports, startup
+        from tilewright.runtime.process import pytorch_import, startup
 
         if startup.prepared:  # the process is only for this command
-            delayed_imports.delay()
+            pytorch_import.leave_out_meta_kernels()
         start_ahead(context=options.device == "cuda")
 
 

@@ -61,7 +61,7 @@ def off(found, expected):
 
 
 def assert_alike(found, wanted, dtype):
-    """The same bits. Triton's interpreter multiplies float32 tiles by BLAS, whose sums follow their shape."""
+    """The same bits. Triton's interpreter multiplies float32 tiles by BLAS, which adds in an order of its own."""
     if ON_GPU or dtype != "float32":
         assert np.array_equal(bits(found), bits(wanted))
     else:

@@ -277,10 +277,13 @@ def test_tiles_fit_in_a_multiprocessors_shared_memory(limbs):
         assert stages + buffers + 1024 <= 227 << 10, (M, N, word, residual, end, shape)
 
 
-@pytest.mark.parametrize(
-    "a",
-    [torch.ones(5, 8)[:, :7], torch.ones(9)[1:].view(1, 8), torch.ones(2, 12)[:1, :8], torch.ones(1, 6).expand(3, 6)],
-)
+STRIDED = [
+    torch.arange(40.0).view(5, 8)[:, :7], torch.arange(9.0)[1:].view(1, 8),
+    torch.arange(24.0).view(2, 12)[:1, :8], torch.arange(8.0).expand(3, 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("a", STRIDED)
 def test_operands_become_contiguous_and_padded(a):
     """Bulk copies read whole rows of a known stride, also where there is only one row."""
     launch = pytest.importorskip("tilewright.ops.gemm.tile.launch")

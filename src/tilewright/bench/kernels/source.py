@@ -34,7 +34,7 @@ def sources(rung: Rung) -> list[Source]:
 
     Raises ImportError if a package that the module needs is missing.
     """
-    run = _function(rung.run.func if isinstance(rung.run, partial) else rung.run)
+    run = _run_of(rung)
     if run is None:
         return []
     called: list[Callable] = [
@@ -42,6 +42,11 @@ def sources(rung: Rung) -> list[Source]:
     ]
     kernels = [kernel for function in (run, *called) for kernel in _kernels(function, rung)]
     return [_source(function) for function in dict.fromkeys((run, *kernels))]
+
+
+def _run_of(rung: Rung) -> Callable | None:
+    """The function that runs the rung, without the options that are bound to it."""
+    return _function(rung.run.func if isinstance(rung.run, partial) else rung.run)
 
 
 def _source(function: Callable) -> Source:
@@ -86,7 +91,8 @@ class _Branches(ast.NodeTransformer):
 
     def __init__(self, run: Callable, rung: Rung) -> None:
         parameters = inspect.signature(run).parameters
-        self.options = {name: rung.options.get(name, parameter.default) for name, parameter in parameters.items()}
+        defaults = {name: parameter.default for name, parameter in parameters.items()} if run is _run_of(rung) else {}
+        self.options = defaults | {name: value for name, value in rung.options.items() if name in parameters}
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         """The statement, or those of the branch that is taken."""
@@ -98,7 +104,7 @@ class _Branches(ast.NodeTransformer):
 
 
 def _imported(tree: ast.AST) -> dict[str, Any]:
-    """What a function itself imports from operations, by name."""
+    """The objects that import statements inside a function take from `tilewright.ops`, by name."""
     found = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tilewright.ops."):

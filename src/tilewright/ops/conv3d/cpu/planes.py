@@ -31,8 +31,8 @@ class Areas(NamedTuple):
 
 @simd.inline
 def prefetch_rows(z, y, column, rows, source, tile, job):
-    """Prefetch a column of some of the tile's rows in padded plane z to the second cache: the share of the block at
-    row y of the tile. Blocks have `rows` rows."""
+    """Prefetch one cache line from each of a few rows of padded plane z to the second cache. The rows are shared out
+    among the tile's rows of blocks; y, the first row of a block, says which one this is."""
     if z < tile.z1 + job.KD - 1:
         blocks = (tile.y1 - tile.y0 + rows - 1) // rows
         share = (tile.rows + blocks - 1) // blocks

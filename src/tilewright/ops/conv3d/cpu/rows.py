@@ -222,7 +222,7 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *,
     alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ONE_THREAD
     threads = 1 if alone else thread_count()
     shift, stream = tiles.streaming(out, tiles.COLUMNS[lanes])
-    small = None if half or stream else strips.plan_for(problem, border, out.shape[1:], threads, lanes)
+    small = None if half else strips.plan_for(problem, border, out.shape[1:], threads, lanes)
     kernel, maps, job, tasks, words = small or plan_for(problem, border, out.shape[1:], half, threads, lanes)
     job = job._replace(shift=shift, stream=int(stream))
     launch(kernel, x, weights.data, maps, border.cval, out, job, tasks=tasks, words=words, alone=alone)

@@ -34,7 +34,7 @@ ONE_THREAD = 1 << 19  # multiply-adds up to which one thread does all
 class Passes(NamedTuple):
     """Parameters of the kernel, named as in `tiles.March`. ring_*: of the ring of planes convolved along y and x. pad:
     words before the first column there, so that the columns of a streamed vector are a vector of the ring, too. slots:
-    where the offsets of the ring's planes begin in the maps."""
+    index in the maps of the list of the ring's planes, see `convolve`."""
 
     D: int
     H: int
@@ -157,8 +157,8 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border) ->
         x_map=len(border.z) + len(border.y), left=int(border.left), shift=shift, stream=int(stream),
         pad=-shift % lanes, slots=len(maps),
     )  # fmt: skip
-    planes = np.arange(problem.KD - 1 + rows) * ring_plane
-    maps = np.concatenate((maps, planes, planes))  # a step's planes are adjacent there, wherever the first one is
+    offsets = np.arange(problem.KD - 1 + rows) * ring_plane
+    maps = np.concatenate((maps, offsets, offsets))  # all planes are adjacent there, whichever comes first
     factors = np.concatenate(weights.factors)
     tasks = cut.tasks(sizes)
     words = (problem.KD - 1 + rows) * ring_plane + rows * cut.pitch + cut.plane + lanes

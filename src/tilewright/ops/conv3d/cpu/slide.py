@@ -26,8 +26,10 @@ COMPILED_TAPS = {16: (3, 5, 7), 8: (3, 5, 7), 4: (3, 5)}
 
 
 class Rows(NamedTuple):
-    """Where rows of input are, as functions of LLVM values. position(first, j): the position j rows after `first`.
-    pointer(position): to the row's first element."""
+    """Where rows of input are, as functions of LLVM values. A position is what both functions agree on.
+
+    position(first, j): the position of the row j rows after that at `first`. pointer(position): to its first element.
+    """
 
     position: Callable
     pointer: Callable

@@ -1,15 +1,17 @@
-"""The kernel of `rows` for small volumes on CPUs with 16 registers of 8 lanes: a strip is one row of blocks.
+"""The kernel of `rows` for small volumes on CPUs with 16 registers of 8 lanes, which work on strips.
 
-A task is a strip of 5 rows of outputs. It marches along z as in `rows`, but the planes under its window are few enough
-to stay in L1, not L2. Each plane is copied at once, before the outputs that need it. Where the rows under the strip are
-adjacent rows of the volume, an unrolled loop copies a vector of each. What lies outside the volume is cval in all
-planes of a strip, so it is written once. Neighbouring strips copy the rows between them twice, which takes less time
-than `feed` needs to count single rows. The sums have the order of `rows`, so the bits are the same.
+A task is a strip: 5 rows of outputs, a single row of blocks. It marches along z as in `rows`, but the planes under its
+window are few enough to stay in L1, not L2. Each plane is copied at once, before the outputs that need it. Where the
+rows under the strip are adjacent rows of the volume, an unrolled loop copies them side by side. What lies outside the
+volume is cval in all planes of a strip, so it is written once. Neighbouring strips both copy the rows between them.
+This takes less time than `feed` needs to count single rows. The sums have the order of `rows`: the bits are the same.
 
-Not used where planes of whole rows do not fit in L1 (strips of 48 columns lost), for large results, and with channels.
+Strips are not used where planes of whole rows do not fit in L1, as strips of 48 columns were slower. Nor are they used
+for large results, and with channels.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 from numba import types
@@ -29,10 +31,8 @@ LARGEST = 4 << 20  # bytes of out: for 128^3 no gain was measured beyond noise
 
 
 class Strip(NamedTuple):
-    """tile: the task's outputs. rows: padded rows under it. adjacent: a whole strip's, adjacent rows of the volume.
-
-    ends: columns beside the run of the volume's columns must be written again with each plane.
-    """
+    """tile: the task's outputs. rows: padded rows under it. adjacent: True if the strip is whole, and its padded rows
+    are adjacent rows of the volume. ends: True if columns beside the volume's must be written with each plane."""
 
     tile: Tile
     rows: int
@@ -138,7 +138,7 @@ def strip_kernel(rows: int, taps: int, lanes: int):
             step, below = out.strides[2] // 4, out.strides[1] // 4
             for i in range(tile.x0, tile.x1, lanes):
                 at = z * below + tile.y0 * step + i
-                for r in range(rows):
+                for r in range(tile.y1 - tile.y0 if z + 1 < tile.z1 else 0):
                     simd.prefetch_write(out, at + below + r * step)
                 block = sums(i - tile.x0 + job.pad, slot, weights, scratch, job)
                 block_write(block, out, at, step, tile.y1 - tile.y0, tile.x1 - i, False)
@@ -164,8 +164,7 @@ def tiling(problem: Problem, sizes: tuple[int, int, int], threads: int) -> Tilin
     """Strips of whole rows whose ring fills at most 3/4 of L1. None where larger tiles are used."""
     (D, H, W), lanes = sizes, cpu().lanes
     rows, columns = tiles.ROWS[lanes], tiles.COLUMNS[lanes]
-    compiled = problem.O == problem.C == 1 and problem.KH in COMPILED_TAPS[lanes]
-    if lanes not in LANES or not compiled or 4 * D * H * W > LARGEST or rows > H:
+    if lanes not in LANES or problem.KH not in COMPILED_TAPS[lanes] or rows > H:
         return None
     XT, high, words = -(-W // columns) * columns, rows + problem.KH - 1, (cpu().l1d or tiles.L1) * 3 // 4 // 4
     pitch = tiles.pitch_of(XT, problem.KW, columns)
@@ -175,9 +174,15 @@ def tiling(problem: Problem, sizes: tuple[int, int, int], threads: int) -> Tilin
     return Tiling(-(-D // cuts), rows, XT, pitch, high)
 
 
-@functools.lru_cache(maxsize=16)
 def plan_for(problem: Problem, border: Border, sizes: tuple[int, int, int], threads: int, lanes: int):
     """As `rows.plan_for`. None where strips are not used."""
+    small = problem.O == problem.C == 1 and 4 * math.prod(sizes) <= LARGEST
+    return small_plan(problem, border, sizes, threads, lanes) if small else None
+
+
+@functools.lru_cache(maxsize=16)
+def small_plan(problem: Problem, border: Border, sizes: tuple[int, int, int], threads: int, lanes: int):
+    """As `plan_for`, for one channel and a small result."""
     cut, columns = tiling(problem, sizes, threads), tiles.COLUMNS[lanes]
     if cut is None:
         return None

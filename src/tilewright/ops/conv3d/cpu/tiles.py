@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.hardware import cpu
 from tilewright.ops.conv3d.problem import Problem
+from tilewright.ops.core.launch import SCRATCH_BYTES
 from tilewright.ops.core.memory import LINE
 
 # The CPU's lanes: rows and columns of outputs in registers. 16 sums, or 10, cover the latency of two FMAs a cycle. With
@@ -21,15 +22,15 @@ ROWS = {16: 16, 8: 5, 4: 8}
 COLUMNS = {16: 16, 8: 16, 4: 4}
 ROWS_OF_GROUPS = {**ROWS, 8: 4}  # where taps are added in groups of 4, which do not fit in registers beside 10 sums
 HEIGHTS = 64, 32, 16  # rows of a tile, the most first
-# The CPU's lanes: rows and columns of a tile of `separable`, the first whose planes fit in a share of L2. Zen 3 reads
-# larger rings from L3 sooner than it reads more halo: with K 17, tiles of 10 rows take 1.07 times as long, and of 128
-# columns 1.18 times. With K 33 they take 1.2 times as long.
+# The CPU's lanes: rows and columns of a tile of `separable`, the first that fits and leaves each thread a task, or the
+# last. On Zen 3 a ring that is read from L3 costs less than the larger halo of smaller tiles: with K 17, tiles of 10
+# rows take 1.07 times as long, with K 33 1.2 times. Tiles of 128 columns take 1.2 times as long
 FUSED = {
     16: ((64, 256), (32, 256), (64, 128), (32, 128), (32, 64), (16, 64)),
     8: ((30, 256), (15, 256), (15, 64), (5, 64)),
     4: ((32, 256), (16, 256), (32, 128), (16, 128), (16, 64), (8, 64)),
 }
-SHARE = {16: 0.75, 8: 2.5, 4: 0.75}
+SHARE = {16: 0.75, 8: 2.5, 4: 0.75}  # of L2, which the scratch of such a tile may fill
 L1, L2 = 32 << 10, 1 << 20  # bytes, where the system does not say
 WIDEST = 512  # columns of a tile: 2 KiB, so that rows are read in long runs
 STREAMED = 16 << 20  # bytes of out from which it goes past the caches, which could not hold it beside the input; more
@@ -136,8 +137,8 @@ def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int, threa
 
     Whole rows of 256 columns come before tiles of more rows: they are read in longer runs.
     """
-    (D, H, W), lanes, words = sizes, COLUMNS[cpu().lanes], int(SHARE[cpu().lanes] * (cpu().l2 or L2)) // 4
-    most = max(1, D // (4 * problem.KD))
+    (D, H, W), lanes, most = sizes, COLUMNS[cpu().lanes], max(1, sizes[0] // (4 * problem.KD))
+    words = min(int(SHARE[cpu().lanes] * (cpu().l2 or L2)), SCRATCH_BYTES) // 4
     for height, widest in FUSED[cpu().lanes]:
         pieces, strips = -(-W // widest), -(-H // height)
         XT, YT = -(-W // (pieces * lanes)) * lanes, -(-H // (strips * rows)) * rows

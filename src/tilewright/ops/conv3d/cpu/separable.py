@@ -88,7 +88,7 @@ def depth_step(rows: int, lanes: int):
             while i < tile.x1:
                 at = (y - tile.y0) * job.ring_pitch + i - tile.x0 + job.pad
                 block = simd.block_zeros(rows, 1, lanes)
-                block = block_slide_listed(block, job.KD, factors, 0, scratch, at, source.maps, job.slots + slot)
+                block = block_slide_listed(block, job.KD, factors, scratch, at, source.maps, job.slots + slot)
                 columns = shift if shift and i == tile.x0 else lanes  # no line is both cached and streamed
                 stream = job.stream != 0 and columns == lanes
                 columns = min(columns, tile.x1 - i)

@@ -73,10 +73,10 @@ def block_slide(builder, block, taps, w, w_at, x, x_at, stride):
     return step(builder, block, taps, w.at(w_at), x.at(x_at), _apart(builder, stride))
 
 
-@instruction(lambda block, taps, w, w_at, x, x_at, offsets, at: block(block, SIZE, w, SIZE, x, SIZE, offsets, SIZE))
-def block_slide_listed(builder, block, taps, w, w_at, x, x_at, offsets, at):
-    """As `block_slide`, for rows of x that begin at x_at + offsets[at], x_at + offsets[at + 1], ..."""
-    return _slide_groups(builder, block, taps, w.at(w_at), offsets.at(at), _listed(builder, x.at(x_at)))
+@instruction(lambda block, taps, w, x, x_at, offsets, at: block(block, SIZE, w, x, SIZE, offsets, SIZE))
+def block_slide_listed(builder, block, taps, w, x, x_at, offsets, at):
+    """As `block_slide` with the first taps of w, for rows that begin at x_at + offsets[at], x_at + offsets[at + 1], ..."""
+    return _slide_groups(builder, block, taps, w.at(I64(0)), offsets.at(at), _listed(builder, x.at(x_at)))
 
 
 @instruction(lambda block, taps, w, w_at, x, x_at, stride: block(block, SIZE, w, SIZE, x, SIZE, SIZE))

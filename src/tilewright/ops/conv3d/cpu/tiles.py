@@ -137,7 +137,8 @@ def fused_tiling(problem: Problem, sizes: tuple[int, int, int], rows: int, threa
 
     Whole rows of 256 columns come before tiles of more rows: they are read in longer runs.
     """
-    (D, H, W), lanes, most = sizes, COLUMNS[cpu().lanes], max(1, sizes[0] // (4 * problem.KD))
+    (D, H, W), lanes = sizes, COLUMNS[cpu().lanes]
+    most = max(1, D // (4 * problem.KD))
     words = min(int(SHARE[cpu().lanes] * (cpu().l2 or L2)), SCRATCH_BYTES) // 4
     for height, widest in FUSED[cpu().lanes]:
         pieces, strips = -(-W // widest), -(-H // height)

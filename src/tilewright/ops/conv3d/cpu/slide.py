@@ -75,7 +75,7 @@ def block_slide(builder, block, taps, w, w_at, x, x_at, stride):
 
 @instruction(lambda block, taps, w, x, x_at, offsets, at: block(block, SIZE, w, x, SIZE, offsets, SIZE))
 def block_slide_listed(builder, block, taps, w, x, x_at, offsets, at):
-    """As `block_slide` with the first taps of w, for rows that begin at x_at + offsets[at], x_at + offsets[at + 1], ..."""
+    """As `block_slide` with w_at 0, for rows that begin at x_at + offsets[at], x_at + offsets[at + 1], and so on."""
     return _slide_groups(builder, block, taps, w.at(I64(0)), offsets.at(at), _listed(builder, x.at(x_at)))
 
 

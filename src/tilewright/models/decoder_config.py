@@ -232,8 +232,8 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
             return footprint.chosen(argmax_ladder, self.search(dtype)).name
 
     def rows_bytes(self, dtype: str) -> int:
-        """Bytes of float32 rows that the CPU reads beside the prepared weights. These are rows of tokens. If
-        "cpu.screened" searches an output matrix of its own, they are that matrix's, too."""
+        """Bytes of the float32 rows that the CPU reads beside the prepared weights: the embedding. A separate output
+        matrix counts, too, if "cpu.screened" searches it."""
         n = self.network
         own = not self.tie_word_embeddings and self.searched_by(dtype) == "cpu.screened"
         return 4 * n.vocabulary * n.embedding * (2 if own else 1)

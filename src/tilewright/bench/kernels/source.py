@@ -97,8 +97,8 @@ class _Branches(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
         """The statement, or those of the branch that is taken."""
         self.generic_visit(node)
-        both = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
-        conditions = node.test.values if isinstance(node.test, ast.BoolOp) and both else [node.test]
+        test = node.test
+        conditions = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
         values = [self.options.get(one.id) if isinstance(one, ast.Name) else None for one in conditions]
         return node.orelse if False in values else node.body if values == [True] else node
 

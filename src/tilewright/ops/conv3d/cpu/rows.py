@@ -222,8 +222,10 @@ def convolve(x: np.ndarray, weights: Packed, out: np.ndarray, border: Border, *,
     alone = out.size * problem.C * problem.KD * problem.KH * problem.KW <= ONE_THREAD
     threads = 1 if alone else thread_count()
     shift, stream = tiles.streaming(out, tiles.COLUMNS[lanes])
-    small = None if half else strips.plan_for(problem, border, out.shape[1:], threads, lanes)
-    kernel, maps, job, tasks, words = small or plan_for(problem, border, out.shape[1:], half, threads, lanes)
+    plan = None if half else strips.plan_for(problem, border, out.shape[1:], threads, lanes)
+    if plan is None:  # strips are not used
+        plan = plan_for(problem, border, out.shape[1:], half, threads, lanes)
+    kernel, maps, job, tasks, words = plan
     job = job._replace(shift=shift, stream=int(stream))
     launch(kernel, x, weights.data, maps, border.cval, out, job, tasks=tasks, words=words, alone=alone)
 

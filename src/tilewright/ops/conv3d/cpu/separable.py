@@ -6,8 +6,8 @@ x and out (D, H, W) are float32, and the kernel is the outer product of wz, wy a
 products; `rows` needs KD * KH * KW. A task marches along z as in `rows`. Each plane of its tile is convolved along y,
 then along x, 16 rows at a time in the first cache, and stored in a ring (`planes`). When the ring is full, the pass
 along z computes 16 planes of outputs. A CPU with 16 registers of 8 lanes takes 5 rows and 5 planes at a time. All three
-passes are those of `slide`. The volume is read once and written once, and intermediate results stay in L2. The limit is
-memory bandwidth for short kernels, multiply-adds for long ones.
+passes are those of `slide`. The volume is read once and written once. Intermediate results stay in L2, or in L3 with 8
+lanes (`tiles.SHARE`). The limit is memory bandwidth for short kernels, multiply-adds for long ones.
 
 Intermediate results are rounded to float32, so a sum is rounded three times. A zero of a factor times an infinity is a
 NaN, as in the six loops. It is slower than `rows` for the shortest kernels, where `rows` is limited by memory as well.

@@ -28,31 +28,38 @@ COMPILED_TAPS = {16: (3, 5, 7), 8: (3, 5, 7), 4: (3, 5)}
 class Rows(NamedTuple):
     """Where rows of input are, as functions of LLVM values. A position is what both functions agree on.
 
-    position(first, j): the position of the row j rows after that at `first`. pointer(position): to its first element.
+    after(position, count): the position `count` rows further on. pointer(position): to the row's first element.
     """
 
-    position: Callable
+    after: Callable
     pointer: Callable
 
 
 def _apart(builder, stride) -> Rows:
     """Rows that are `stride` elements apart. A position is a pointer."""
-    return Rows(lambda row, j: builder.gep(row, [builder.mul(stride, I64(j))]), lambda row: row)
+    return Rows(
+        lambda row, count: builder.gep(row, [stride if count == 1 else builder.mul(stride, I64(count))]),
+        lambda row: row,
+    )
 
 
 def _listed(builder, start) -> Rows:
     """Rows at the offsets from pointer `start` that are listed in memory. A position is a pointer to an offset."""
-    return Rows(lambda entry, j: builder.gep(entry, [I64(j)]), lambda entry: builder.gep(start, [builder.load(entry)]))
+    return Rows(
+        lambda entry, count: builder.gep(entry, [I64(count)]),
+        lambda entry: builder.gep(start, [builder.load(entry)]),
+    )
 
 
-def _slide(builder, block: Registers, taps: int, first_tap, first, rows: Rows) -> Registers:
-    """Append the code for `taps` taps, from LLVM pointer `first_tap`, and rows of input from position `first`."""
+def _slide(builder, block: Registers, taps: int, first_tap, row, rows: Rows) -> Registers:
+    """Append the code for `taps` taps, from LLVM pointer `first_tap`, and rows of input from position `row`."""
     scalars = [builder.load(offset_by(builder, first_tap, b), align=4) for b in range(taps)]
     weights = [broadcast_lane(builder, scalar, block.lanes) for scalar in scalars]
     for j in range(block.rows + taps - 1):
-        vector = load_vector(builder, rows.pointer(rows.position(first, j)), block.lanes)
+        vector = load_vector(builder, rows.pointer(row), block.lanes)
         for b in range(max(0, j - block.rows + 1), min(taps, j + 1)):
             block[j - b, 0] = lanewise(builder, "fma", weights[b], vector, block[j - b, 0])
+        row = rows.after(row, 1)
     return block
 
 
@@ -96,11 +103,11 @@ def block_along(builder, block, taps, w, w_at, x, x_at, stride):
     return block
 
 
-def _slide_groups(builder, block: Registers, taps, first_tap, first, rows: Rows) -> Registers:
+def _slide_groups(builder, block: Registers, taps, first_tap, first_row, rows: Rows) -> Registers:
     """As `_slide` for a number of taps that is known at run time."""
     group = GROUP[cpu().lanes]
     sums = {at: cgutils.alloca_once_value(builder, block[at]) for at in block.positions}
-    next_tap, next_row = (cgutils.alloca_once_value(builder, start) for start in (first_tap, first))
+    next_tap, next_row = (cgutils.alloca_once_value(builder, start) for start in (first_tap, first_row))
 
     def step(count: int) -> None:
         tap, row = builder.load(next_tap), builder.load(next_row)
@@ -110,7 +117,7 @@ def _slide_groups(builder, block: Registers, taps, first_tap, first, rows: Rows)
         for at in block.positions:
             builder.store(block[at], sums[at])
         builder.store(offset_by(builder, tap, count), next_tap)
-        builder.store(rows.position(row, count), next_row)
+        builder.store(rows.after(row, count), next_row)
 
     with cgutils.for_range(builder, builder.sdiv(taps, I64(group))):
         step(group)

@@ -176,14 +176,13 @@ def absorb_one(state, q, k, v, mask, scale):
 
 @triton.jit
 def step_plain(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
-    """`step` by multiply-adds of float32, with other bits. Matrix units would need three products of split elements,
-    and splitting alone takes longer than loading. It is slower than `step` in 16 bits, where
-    nothing is split."""
+    """`step` by multiply-adds of float32, with other bits: matrix units would need three products of split elements,
+    and splitting alone takes longer than loading. The next block is loaded while one is absorbed. It is slower than
+    `step` in 16 bits, where nothing is split."""
     wait_for_inputs()
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
     DP: tl.constexpr = block.DP
-    SHORT: tl.constexpr = form.short
     head, row = tl.program_id(0) % sizes.heads, tl.program_id(0) // sizes.heads
     slot, position = tl.load(targets.slots + row), tl.load(targets.positions + row)
     d = tl.arange(0, DP)
@@ -192,16 +191,20 @@ def step_plain(rows, cache, out, targets, sizes, scale, block: tl.constexpr, for
         write_zeros(out, row, sizes.out_stride, head, D, DP)
         return
     keys, values, k_new, v_new = pointers_of(rows, cache, row, head, slot, sizes, D)
+    k, v = load_block(keys, 0, position, D, DP, BN), load_block(values, 0, position, D, DP, BN)
     q = tl.load(rows.q + row.to(tl.int64) * sizes.q_stride + head * D + d, mask=d < D, other=0.0).to(tl.float32)
+    k_last, v_last = tl.load(k_new + d, mask=d < D, other=0.0), tl.load(v_new + d, mask=d < D, other=0.0)
     sums, total, maximum = tl.zeros((DP,), tl.float32), 0.0, float("-inf")
-    whole = 0 if SHORT else position // BN * BN
-    if not SHORT:
-        for at in tl.range(0, whole, BN):
-            k, v = load_block(keys, at, None, D, DP, BN), load_block(values, at, None, D, DP, BN)
-            sums, total, maximum = absorb_one((sums, total, maximum), q, k, v, None, scale)
-    k = load_last_block(keys, k_new, whole, position, D, DP, BN)
-    v = load_last_block(values, v_new, whole, position, D, DP, BN)
-    sums, total, maximum = absorb_one((sums, total, maximum), q, k, v, whole + tl.arange(0, BN) <= position, scale)
-    append_row(k_new, keys, position, D, DP)
-    append_row(v_new, values, position, D, DP)
+    whole = position // BN * BN
+    for at in range(0, whole, BN):
+        k_next = load_block(keys, at + BN, position, D, DP, BN)
+        v_next = load_block(values, at + BN, position, D, DP, BN)
+        sums, total, maximum = absorb_one((sums, total, maximum), q, k, v, None, scale)
+        k, v = k_next, v_next
+    positions = whole + tl.arange(0, BN)
+    k = tl.where((positions == position)[:, None], k_last[None, :], k)
+    v = tl.where((positions == position)[:, None], v_last[None, :], v)
+    sums, total, maximum = absorb_one((sums, total, maximum), q, k, v, positions <= position, scale)
+    tl.store(keys + position * D + d, k_last, mask=d < D)
+    tl.store(values + position * D + d, v_last, mask=d < D)
     tl.store(target, (sums * (1 / total)).to(out.dtype.element_ty), mask=d < D)

@@ -24,16 +24,26 @@ ROWS = 256  # the most for which a kernel starts early; with 1,024 and more rows
 
 @triton.jit
 def wait_for_inputs():
-    """Let the next kernel start, and wait until all kernels ahead have ended. The first statement of a kernel that may
-    start early; in other launches, and on other GPUs, it has no effect."""
+    """Let the next kernel start, and wait until all kernels ahead have ended. A kernel that may start early calls it
+    before it touches arrays; in other launches, and on other GPUs, it has no effect."""
     if not INTERPRETED and target_info.cuda_capability_geq(9, 0):
         gdc_launch_dependents()
         gdc_wait()
 
 
+@triton.jit
+def prefetch(pointers):
+    """Ask for the cache lines, of 128 bytes, at these pointers to be copied from memory to the L2 cache. Nothing is
+    read yet, so a kernel may do this before it waits: a later load sees what the kernels ahead have written."""
+    if not INTERPRETED and target_info.cuda_capability_geq(9, 0):
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
 def early(rows: int) -> dict[str, bool]:
-    """Launch options of a kernel for this number of rows. The kernel must begin with `wait_for_inputs`; in a
-    kernel for Hopper, each warp that touches arrays must, except the one that loads weights."""
+    """Launch options of a kernel for this number of rows. The kernel must begin with `wait_for_inputs`, or
+    with `prefetch`; in a kernel for Hopper, each warp that touches arrays must, except the one that loads weights."""
     return {"launch_pdl": True} if rows <= ROWS and _possible() else {}
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.core.gpu.early import wait_for_inputs
-from tilewright.ops.gemm.tile.epilogue import finish, store_peaks
+from tilewright.ops.gemm.tile.epilogue import activate, finish, store_peaks
 from tilewright.ops.gemm.tile.records import Extras
 
 
@@ -31,14 +31,22 @@ def write(totals, out, i, j, extras, sizes, form: tl.constexpr):
     ACTIVATION: tl.constexpr = form.activation
     rows, columns = i + tl.arange(0, totals.shape[0]), j + tl.arange(0, totals.shape[1])
     totals = finish(totals, rows, columns, extras, sizes, ACTIVATION)
-    if extras.peaks is not None:
-        store_peaks(totals, extras.peaks, rows, columns, sizes)
     if form.end == "bulk_copy":
+        if extras.peaks is not None:
+            store_peaks(totals, extras.peaks, rows, columns, sizes)
         out.store([i, j], totals.to(out.dtype))
     else:
-        inside = (rows < sizes.M)[:, None] & (columns < sizes.N)[None, :]
-        pointers = out + rows.to(tl.int64)[:, None] * sizes.stride + columns[None, :]
-        tl.store(pointers, totals.to(out.dtype.element_ty), mask=inside)
+        store_tile(totals, out, rows, columns, extras, sizes)
+
+
+@triton.jit
+def store_tile(totals, out, rows, columns, extras, sizes):
+    """Store a finished tile by masked stores, and its peaks."""
+    if extras.peaks is not None:
+        store_peaks(totals, extras.peaks, rows, columns, sizes)
+    inside = (rows < sizes.M)[:, None] & (columns < sizes.N)[None, :]
+    pointers = out + rows.to(tl.int64)[:, None] * sizes.stride + columns[None, :]
+    tl.store(pointers, totals.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -108,13 +116,22 @@ def add_parts(parts, out, extras, residual, sizes, form: tl.constexpr, BLOCKS: t
     "stores". One program per WIDTH columns of a row.
     """
     wait_for_inputs()
-    row, column = tl.program_id(0), tl.program_id(1) * WIDTH
-    columns = column + tl.arange(0, WIDTH)[None, :]
+    rows, columns = tl.program_id(0) + tl.arange(0, 1), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    at, inside = rows.to(tl.int64)[:, None] * sizes.N + columns[None, :], (columns < sizes.N)[None, :]
+    if residual is not None:
+        added = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    if extras.bias is not None:
+        bias = tl.load(extras.bias + columns[None, :], mask=inside, other=0.0).to(tl.float32)
     totals = tl.zeros((1, WIDTH), tl.float32)
-    for block in tl.static_range(BLOCKS):
-        at = (block * sizes.M + row).to(tl.int64) * sizes.N
-        totals += tl.load(parts + at + columns, mask=columns < sizes.N, other=0.0)
-    write(totals, out, row, column, Extras(extras.bias, residual, extras.peaks), sizes, form)
+    for _ in tl.static_range(BLOCKS):
+        totals += tl.load(parts + at, mask=inside, other=0.0)
+        parts += sizes.M * sizes.N
+    if residual is not None:
+        totals += added
+    if extras.bias is not None:
+        totals += bias
+    totals = activate(totals, form.activation)
+    store_tile(totals, out, rows, columns, extras, sizes)
 
 
 @triton.jit

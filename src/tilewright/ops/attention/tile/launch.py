@@ -29,8 +29,10 @@ from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, forms, hopper_de
 LOG2E = math.log2(math.e)
 PROGRAMS = 4096  # least programs of a decode step: about three times as many as an H200 runs side by side
 LONG_PROGRAMS = 1024  # the same for sequences of several blocks: an H200 runs nearly as many side by side
-PLAIN_WARPS = 2  # of `step.step_plain`; they decide its bits
 LONG_HEADS = 6  # most heads of such a program: more were not measured
+
+# `step.step_plain`: warps decide its bits. A fused product would round elsewhere if a thread has one row of a block.
+PLAIN = {"num_warps": 2, "enable_fp_fusion": False}
 
 
 @dataclass(frozen=True)
@@ -200,5 +202,5 @@ def decode(q, cache: DeviceCache, spans: Steps, options: AttendOptions, out, sha
     kernel[(rows * heads // together,)](
         Rows(q, k, v), Cache(cache.keys, cache.values), out, Targets(spans.slots, spans.positions), sizes,
         options.scale * LOG2E, Block(s.BM, s.BN, cache.D, padded(cache.D), together), Form(True, short),
-        num_warps=PLAIN_WARPS if plain else s.warps, num_stages=s.stages, **early(rows),
+        **(PLAIN if plain else {"num_warps": s.warps}), num_stages=s.stages, **early(rows),
     )  # fmt: skip

@@ -116,6 +116,7 @@ def add_parts(parts, out, extras, residual, sizes, form: tl.constexpr, BLOCKS: t
     "stores". One program per WIDTH columns of a row.
     """
     wait_for_inputs()
+    ACTIVATION: tl.constexpr = form.activation
     rows, columns = tl.program_id(0) + tl.arange(0, 1), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     at, inside = rows.to(tl.int64)[:, None] * sizes.N + columns[None, :], (columns < sizes.N)[None, :]
     if residual is not None:
@@ -130,7 +131,7 @@ def add_parts(parts, out, extras, residual, sizes, form: tl.constexpr, BLOCKS: t
         totals += added
     if extras.bias is not None:
         totals += bias
-    totals = activate(totals, form.activation)
+    totals = activate(totals, ACTIVATION)
     store_tile(totals, out, rows, columns, extras, sizes)
 
 

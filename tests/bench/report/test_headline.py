@@ -58,6 +58,8 @@ def test_the_machine_that_measured_most_then_the_newest(job):
     for rows in itertools.permutations([*old, *new, one], 5):
         assert [line[2] for line in lines_of(rows)] == ["50", "50"]
     assert [line[2] for line in lines_of([*old, *new[:1]])] == ["100", "100"]
+    alone = job("dcgan", "new", 2.0, date="2026-11-02", peer=None, peer_ratio=None)
+    assert [line[2] for line in lines_of([*old, *new[:1], alone])] == ["100", "100"]
 
 
 def test_the_first_size_the_newest_session_and_there_the_slowest(job):

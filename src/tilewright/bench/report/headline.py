@@ -2,9 +2,9 @@
 exist.
 
 Fixed rules choose the rows, so that nobody selects them by hand. The CPU and the GPU are each represented by one
-machine: the one that measured most of the jobs, or the newest of several. A job has one row per accuracy class, at its
-first size. If a job was measured in several variants, such as with and without building the token table, the slowest
-counts.
+machine: the one that measured most of the jobs beside a peer, or the newest of several. A job has one row per accuracy
+class, at its first size. If a job was measured in several variants, such as with and without building the token table,
+the slowest counts.
 """
 
 import math
@@ -79,13 +79,14 @@ def _ratios(by_op: Rows, machine: str) -> Iterator[float]:
 
 
 def _machine(by_op: Rows, on_gpu: bool) -> str | None:
-    """The machine that measured the most jobs and classes, or the newest of several. None if there is none."""
+    """The machine that measured the most jobs and classes beside a peer, or the newest of several. None if there is
+    none."""
     rows = [row for op in JOBS for row in by_op.get(op, []) if (row.threads == 0) == on_gpu and row.check != PEER]
     by_machine = groups(rows, lambda row: row.machine)
 
     def rank(machine: str) -> tuple[int, tuple[str, ...]]:
         shown = [chosen(by_op, machine, op, name) for op in JOBS for name in CLASSES]
-        return sum(row is not None for row in shown), max(row.origin for row in by_machine[machine])
+        return sum(row is not None and bool(row.peer) for row in shown), max(row.origin for row in by_machine[machine])
 
     return max(by_machine, key=rank, default=None)
 

@@ -51,8 +51,8 @@ def absorb(largest, total, values):
 
 @triton.jit
 def normalise(x, out, C: tl.constexpr, CHUNK: tl.constexpr):
-    """softmax of one row of C elements. exp is the GPU's own, whose relative error is |x| / 2 units of float32's last
-    place. The polynomial of `registers` has ten times as many instructions, which would be the limit here."""
+    """softmax of one row of C elements. exp is the GPU's own, with a relative error of |x| / 2 times float32's
+    epsilon. The polynomial of `registers` has ten times as many instructions, which would be the limit here."""
     LAST: tl.constexpr = (C - 1) // CHUNK * CHUNK  # the start of the last chunk
     largest, total = tl.full((), -float("inf"), tl.float32), tl.full((), 0.0, tl.float32)
     values = load_chunk(x, 0, C, CHUNK)

@@ -171,6 +171,23 @@ def test_however_a_text_is_cut_into_steps_its_bits_are_the_same(rung, dtype, rng
             assert torch.equal(found[first:], wanted[first:])
 
 
+def test_float32_decodes_by_one_kernel_whatever_the_longest_sequence_is(rng, monkeypatch):
+    """Smaller blocks for short sequences would be other kernels, which may round or add in another order."""
+    launched = set()
+
+    class Recorded:
+        def __getitem__(self, grid):
+            return lambda *given, **options: launched.add((*given[6:], *sorted(options.items())))
+
+    step = pytest.importorskip("tilewright.ops.attention.tile.step")
+    monkeypatch.setattr(step, "step_plain", Recorded())
+    q, k, v = rows(rng, 1, "float32")
+    with using(attention="tile.kept"):
+        for longest in (1, 16, 17, 64, 150):
+            append_and_attend(q, k, v, cache_of(1, 150, "float32"), integers(0), integers(0), longest=longest)
+    assert len(launched) == 1
+
+
 @pytest.mark.parametrize(("rung", "dtype"), accepted(*MOST, dtypes=("float32", "bfloat16")))
 def test_decoding_appends_nothing_for_slot_minus_1(rung, dtype, rng):
     q, k, v = rows(rng, 4, dtype)

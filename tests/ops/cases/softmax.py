@@ -11,4 +11,4 @@ def cases() -> list[Case]:
     ]  # fmt: skip
     layouts = [Case((6, 5, 40), layout) for layout in ("F", "strided")]
     masks = [Case((9, 200), masked=0.9), Case((40, 6), masked=0.7), Case((3, 50), masked=1.0)]
-    return [Case(s) for s in shapes] + layouts + masks + [Case((8, 300), spread=s) for s in (1e-3, 60.0, 1e30)]
+    return [Case(s) for s in shapes] + layouts + masks + [Case((8, 300), spread=s) for s in (1e-3, 30.0, 60.0, 1e30)]

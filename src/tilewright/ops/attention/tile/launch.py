@@ -29,10 +29,8 @@ from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, forms, hopper_de
 LOG2E = math.log2(math.e)
 PROGRAMS = 4096  # least programs of a decode step: about three times as many as an H200 runs side by side
 LONG_PROGRAMS = 1024  # the same for sequences of several blocks: an H200 runs nearly as many side by side
+PLAIN_WARPS = 2  # of `step.step_plain`: with one it decodes one prompt 3 % slower
 LONG_HEADS = 6  # most heads of such a program: more were not measured
-
-# `step.step_plain`: warps decide its bits. A fused product would round elsewhere if a thread has one row of a block.
-PLAIN = {"num_warps": 2, "enable_fp_fusion": False}
 
 
 @dataclass(frozen=True)
@@ -195,6 +193,8 @@ def decode(q, cache: DeviceCache, spans: Steps, options: AttendOptions, out, sha
     rows, heads, plain = len(q), cache.heads, cache.dtype == "float32"
     sizes = RowSizes(heads, cache.length, q.stride(0), k.stride(0), v.stride(0), out.stride(0))
     s, short = shape_for(cache, LEAST, spans.longest)
+    if plain:  # one kernel whatever the longest sequence is: a smaller block could be rounded or added differently
+        s, short = Shape(LEAST, block_of(cache), PLAIN_WARPS), False
     s = shape or s
     together = 1 if plain else heads_together(rows, heads, short)
     several = step.step_heads if short else step.step_blocks
@@ -202,5 +202,5 @@ def decode(q, cache: DeviceCache, spans: Steps, options: AttendOptions, out, sha
     kernel[(rows * heads // together,)](
         Rows(q, k, v), Cache(cache.keys, cache.values), out, Targets(spans.slots, spans.positions), sizes,
         options.scale * LOG2E, Block(s.BM, s.BN, cache.D, padded(cache.D), together), Form(True, short),
-        **(PLAIN if plain else {"num_warps": s.warps}), num_stages=s.stages, **early(rows),
+        num_warps=s.warps, num_stages=s.stages, **early(rows),
     )  # fmt: skip

@@ -176,9 +176,9 @@ def absorb_one(state, q, k, v, mask, scale):
 
 @triton.jit
 def step_plain(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
-    """`step` by multiply-adds of float32, with other bits: matrix units would need three products of split elements,
-    and splitting alone takes longer than loading. The next block is loaded while one is absorbed. It is slower than
-    `step` in 16 bits, where nothing is split."""
+    """`step` by multiply-adds of float32, with other bits. Matrix units would need three products of split elements,
+    and splitting takes longer than loading. The next block is loaded while one is absorbed. It is slower than `step` in
+    16 bits, where nothing is split."""
     wait_for_inputs()
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D

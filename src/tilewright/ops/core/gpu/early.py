@@ -42,8 +42,9 @@ def prefetch(pointers):
 
 
 def early(rows: int) -> dict[str, bool]:
-    """Launch options of a kernel for this number of rows. The kernel must begin with `wait_for_inputs`, or
-    with `prefetch`; in a kernel for Hopper, each warp that touches arrays must, except the one that loads weights."""
+    """Launch options of a kernel for this number of rows. The kernel calls `wait_for_inputs` first; only
+    `prefetch` may come before it. In a kernel for Hopper, each warp that touches arrays waits, except the one that
+    loads weights."""
     return {"launch_pdl": True} if rows <= ROWS and _possible() else {}
 
 

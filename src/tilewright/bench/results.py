@@ -10,6 +10,7 @@ import functools
 import io
 import math
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.bench.libraries import version_of
-from tilewright.errors import InputError
+from tilewright.errors import InputError, ResourceError
 from tilewright.formats.atomic import AtomicFile
 from tilewright.formats.files import naming
 from tilewright.hardware.checkout import commit
@@ -286,6 +287,17 @@ def _value(kind: object, text: str) -> object:
 def is_exact(name: str) -> bool:
     """True if the name that `commit` gave says which code was measured."""
     return name not in ("", "unknown") and not name.endswith("-dirty")
+
+
+def check_here() -> None:
+    """Raises ResourceError if `save_here` cannot write, before minutes are spent on a measurement."""
+    folder = Path("results")
+    try:
+        with tempfile.TemporaryFile(dir=folder if folder.exists() else "."):
+            pass
+    except OSError as error:
+        remedy = "run the command in a folder that you can write to, or leave out --save"
+        raise ResourceError(f"{folder.absolute()}: results cannot be saved: {error.strerror}", remedy=remedy) from error
 
 
 def save_here(rows: list[Row]) -> list[Path]:

@@ -25,7 +25,7 @@ Against = Annotated[
     str | None,
     Option(
         metavar="LIST",
-        help="The libraries to compare with, as in torch,ctranslate2; or none.",
+        help="The libraries to compare with, as in torch; or none. If a name is wrong, the error lists the names.",
         show_default="all that are installed",
     ),
 ]
@@ -46,6 +46,10 @@ class Common:
 def begin(options: Common, dtype: str | None = None, threads: int | None = None) -> tuple[Watch, str]:
     """(a watch over the machine, "cpu" or "cuda"), the options checked. Raises BadParameter."""
     check_threads(threads)
+    if options.save:
+        from tilewright.bench.results import check_here
+
+        check_here()
     from tilewright.bench.noise import Watch
     from tilewright.runtime.devices import place_for
 
@@ -68,21 +72,36 @@ def saved(parts: Iterable[list[Row]], options: Common, watch: Watch, saver: Save
 
 def finish(rows: list[Row], options: Common, watch: Watch, saver: Saver | None = None) -> None:
     """Warn of noise, and save."""
+    from tilewright.bench.libraries import version_of, versions_note
     from tilewright.bench.noise import warning
-    from tilewright.bench.results import save_here
+    from tilewright.bench.results import PEER, save_here
 
     rows = watch.noted(rows)
     if text := warning(rows):
         say(text, err=True)
+    for sentence in versions_note(version_of(row.rung) for row in rows if row.check == PEER):
+        say(sentence)
     for path in (saver or save_here)(rows) if options.save else ():
         say(f"written to {path}")
 
 
 def names(given: str | None, usual: tuple[str, ...]) -> tuple[str, ...]:
-    """The peers that --against names."""
-    if given is None:
-        return usual
-    return () if given == "none" else tuple(name.strip() for name in given.split(","))
+    """The peers that --against names; without it, the usual ones. Raises BadParameter for an unknown one, or one that
+    is not installed."""
+    from tilewright.bench.libraries import version_of
+
+    if given is None or given == "none":
+        return usual if given is None else ()
+    chosen = tuple(name.strip() for name in given.split(","))
+    for name in chosen:
+        if name not in usual:
+            known = f"choose from {', '.join(usual)}, or none"
+            raise typer.BadParameter(f"there is no peer {name!r} here; {known}", param_hint="--against")
+        if not version_of(name):
+            extra = "eval" if name == "lm-eval" else "peers"
+            remedy = f"in a clone of tilewright: pip install -e '.[{extra}]'"
+            raise typer.BadParameter(f"{name} is not installed; {remedy}", param_hint="--against")
+    return chosen
 
 
 def indented(text: str) -> None:

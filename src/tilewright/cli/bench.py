@@ -214,6 +214,7 @@ def convolve(options: Convolve) -> None:
                 show(line)
             finish(rows, options, watch)
             watch = Watch()
+        show("  Ratios and shares of the limit are medians over the rounds: medians of times may give others.")
         rows = profile(device)
         _show_tables(rows)
         finish(rows, options, watch)

@@ -161,11 +161,12 @@ def ladder(options: Options) -> None:
         _list(options)
         return
     counts = None if options.threads is None else parse_threads(options.threads)
-
     from tilewright.bench.climb import parts
-    from tilewright.bench.results import save_here
+    from tilewright.bench.results import check_here, save_here
     from tilewright.ops.core.launch import thread_count
 
+    if options.save:
+        check_here()
     counts = counts or (tuple(sorted({1, thread_count()})) if options.device == "cpu" else (0,))
     for op in operations() if options.op == "all" else [options.op]:
         tower, spec = parts(op)
@@ -181,9 +182,8 @@ def ladder(options: Options) -> None:
         if len(cases) > 1:
             show(f"{op}, {len(cases)} sizes; Ctrl-C ends it, and --save saves a ladder when all of it is measured\n")
         rows = [row for case in cases for count in counts for row in _climb(op, case, count, options, own)]
-        if options.save and rows:
-            for path in save_here(rows):
-                say(f"written to {path}")
+        for path in save_here(rows) if options.save and rows else ():
+            say(f"written to {path}")
     if not options.explain:
         show("\n".join([LEGEND, *_without_peers(options)]))
 

@@ -276,7 +276,7 @@ def _index(
         METHOD,
         "The same figures are on one page, [results/report.html](../../results/report.html). "
         "Each machine has a folder of CSV files under `results/`. `make bench` measures your machine; `make report` "
-        "writes these pages.",
+        "writes these pages. [Where a peer is close, or faster](../lab/peers.md) says why.",
         "## How to read the tables",
         "\n".join(f"* **{word}**: {meaning}" for word, meaning in READING.items()),
         f"[Experiments]({experiments.PAGE}) lists the experiments of a university course's reports, and where each "

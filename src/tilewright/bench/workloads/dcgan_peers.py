@@ -67,7 +67,7 @@ def cpu_engines(
     if "openvino" not in against:
         return
     if not find_spec("openvino"):
-        say("OpenVINO: unavailable - pip install openvino")
+        say("OpenVINO: unavailable - in a clone: pip install -e '.[peers]'")
         return
     start = time.perf_counter()
     draw = openvino_generator(config, weights, dtype)

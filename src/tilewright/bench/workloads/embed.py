@@ -232,7 +232,7 @@ def _peers(setting: Setting, weights: Mapping[str, np.ndarray], say: Say) -> Ite
         try:
             import openvino
         except ModuleNotFoundError as missing:
-            say(f"no peer: {missing.name} is not installed; pip install openvino puts it beside ours")
+            say(f"no peer: {missing.name} is not installed; in a clone: pip install -e '.[peers]'")
             return
         call = _compiled(openvino, torch, copy.deepcopy(network).float(), setting)
         yield "OpenVINO", lambda: _means(call, batches, setting)

@@ -325,7 +325,7 @@ def test_convert_refuses_other_sizes(run, small):
     [
         (ValueError("odd"), 5, "internal error, ValueError: odd. Set TILEWRIGHT_DEBUG=1"),
         (MemoryError(), 4, "not enough memory (an allocation failed). Use a smaller --table-memory or --batch-size"),
-        (KeyboardInterrupt(), 130, "stopped by Ctrl-C: there is nothing to resume"),
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C: there is nothing to resume, and what was saved stays"),
         (PermissionError(13, "Permission denied", "x"), 4, "x: the system refuses: permission denied"),
     ],
 )

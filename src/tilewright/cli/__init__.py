@@ -286,7 +286,7 @@ def explained(error: BaseException) -> TilewrightError:
     if isinstance(error, TilewrightError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Cancelled("stopped by Ctrl-C: there is nothing to resume")
+        return Cancelled("stopped by Ctrl-C: there is nothing to resume, and what was saved stays")
     if isinstance(error, MemoryError):
         smaller = " or ".join(flag for name, flag in MEMORY.items() if name in _options_given.get({}))
         remedy = f"use a smaller {smaller}" if smaller else "let other programs give some back"

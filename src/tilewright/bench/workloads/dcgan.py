@@ -21,7 +21,7 @@ from tilewright.bench.results import PEER, Row
 from tilewright.bench.roofs import measured_roofs
 from tilewright.bench.workloads.dcgan_peers import Engine, cpu_engines, gpu_engines
 from tilewright.bench.workloads.dcgan_reference import reference_images
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import InternalError, UsageError, counted
 from tilewright.models.dcgan import DCGAN, DCGANConfig
 from tilewright.models.noise import noise
 from tilewright.ops.conv_transpose2d import conv_transpose2d
@@ -79,7 +79,7 @@ def bench(
     images = model.generate(z)  # compiles the kernels, or loads them from the cache
     once_s = time.perf_counter() - start
     passed = _checked(model, weights, z, images, say)
-    say(f"{dtype}: measuring {rounds} rounds")
+    say(f"{dtype}: measuring {counted(rounds, 'round')}")
     if device == "cpu":
         again = np.empty_like(images)
         label = f"groups of {model.batch}"

@@ -1,5 +1,6 @@
 """`--help` of every verb: groups, defaults, an example, whole sentences; and the completion of a shell."""
 
+import ast
 import os
 import re
 import subprocess
@@ -82,3 +83,18 @@ def test_a_shell_completes(typed, found):
 def test_completion_is_told(run):
     _, out, _ = run("--help")
     assert "  tilewright --install-completion   lets the shell complete verbs and options" in out
+
+
+def test_an_option_whose_value_is_called_as_itself_names_its_flag():
+    """typer 0.27 takes `rung: Option(metavar="RUNG")` for an option without a flag."""
+    checked = 0
+    for path in Path(cli.__file__).parent.glob("*.py"):
+        for field in ast.walk(ast.parse(path.read_text())):
+            for call in ast.walk(field.annotation) if isinstance(field, ast.AnnAssign) else ():
+                if isinstance(call, ast.Call) and any(
+                    word.arg == "metavar" and ast.unparse(word.value).strip("'") == field.target.id.upper()
+                    for word in call.keywords
+                ):
+                    checked += 1
+                    assert call.args or ast.unparse(call.func).endswith("Argument"), f"{path.name}: {field.target.id}"
+    assert checked >= 3

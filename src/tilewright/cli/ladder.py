@@ -84,7 +84,7 @@ class Options:
             rich_help_panel=MACHINE,
         ),
     ] = None
-    rung: Annotated[str | None, Option(metavar="RUNG", help="Time only this kernel.", rich_help_panel=SHOWN)] = None
+    rung: Annotated[str | None, Option(metavar="NAME", help="Time only this kernel.", rich_help_panel=SHOWN)] = None
     mine: Annotated[
         str | None,
         Option(

@@ -25,6 +25,7 @@ class Options:
     model: Annotated[
         list[str] | None,
         Option(
+            "--model",
             metavar="MODEL",
             help="Compile for jobs with this model: a directory or a name. May be repeated.",
             show_default="poet, critic, portraits, and the filters of convolve",
@@ -33,7 +34,10 @@ class Options:
     dtype: Annotated[
         list[str] | None,
         Option(
-            metavar="DTYPE", help="Accuracy class of the jobs with a model. May be repeated.", show_default="float32"
+            "--dtype",
+            metavar="DTYPE",
+            help="Accuracy class of the jobs with a model. May be repeated.",
+            show_default="float32",
         ),
     ] = None
     json: Json = False

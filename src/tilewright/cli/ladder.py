@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEGEND = """\
 time: median of the runs; spread: their 10th and 90th percentile, relative to the median
 roof: share of this machine's measured limit, by arithmetic or by memory
-x below: rate divided by that of the rung below; x peer: rate divided by that of the fastest other library
+x below: rate divided by that of the rung below; x peer: by that of the fastest other library, as a median over rounds
 check: largest error as a share of the allowed one; a rung whose check fails is not timed
 idea: what the rung changes, compared with the rung below"""
 SIZES, SHOWN, WHOLE = "Sizes", "What to show or save", "A whole job"  # groups of options

@@ -1,8 +1,9 @@
 """layernorm with whole rows in registers: out[i, c] = (x[i, c] - mean) / sqrt(variance + eps) * weight[c] + bias[c].
 
 Each element is read once and written once, so it is limited by memory as a copy is. Changes from `chunks`: mean,
-deviations and variance come from registers, so there is no second and third read. It is slow where C is a little larger
-than a power of two, and takes no row that the registers of a warp cannot hold.
+deviations and variance come from registers, so there is no second and third read. While a kernel that started early
+waits for its rows, weight and bias are fetched into the L2 cache. It is slow where C is a little larger than a power of
+two, and takes no row that the registers of a warp cannot hold.
 """
 
 from functools import cache

@@ -76,6 +76,15 @@ def _whole(folder):
     return make
 
 
+def alike(found, wanted, until=None):
+    """The share of lines that are equal, up to the bytes `until`. Other last bits of a logit change a drawn token where
+    the random number is next to the border between two tokens: about one of 14,400 here."""
+    pairs = zip(found.splitlines(), wanted.splitlines(), strict=True)
+    return np.mean(
+        [ours.split(until)[0] == theirs.split(until)[0] if until else ours == theirs for ours, theirs in pairs]
+    )
+
+
 @on_a_gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("verb", "name"), CASES, ids=[" ".join(case) for case in CASES])
@@ -84,20 +93,22 @@ def test_a_job_writes_the_same_bytes_if_the_switch_says_so(verb, name, dtype, fo
         pytest.skip(f"{verb} has no {name} in {dtype}")
     wanted = whole(verb, dtype)
     found = job(verb, folder, tmp_path / f"out{ENDINGS[verb]}", dtype, {name})
-    if "cuda" in OPTIMISATIONS[name].keeps_bits or verb == "generate":  # without a KV cache the tokens are the same
+    if "cuda" in OPTIMISATIONS[name].keeps_bits:
         assert found == wanted
+    elif verb == "generate":
+        assert alike(found, wanted) > 0.99
     elif verb == "draw":
         ours, theirs = (np.load(BytesIO(bytes_)) for bytes_ in (found, wanted))
         assert 0 < np.abs(ours - theirs).max() < {"float32": 2e-4, "bfloat16": 0.2}[dtype]
     else:
-        labels = [[line.split(b'"score"')[0] for line in bytes_.splitlines()] for bytes_ in (found, wanted)]
-        assert np.mean([ours == theirs for ours, theirs in zip(*labels, strict=True)]) > 0.99
+        assert alike(found, wanted, until=b'"score"') > 0.99
 
 
 @on_a_gpu
 def test_every_switch_at_once_keeps_the_completions(folder, whole, tmp_path):
     without = {name for name, each in OPTIMISATIONS.items() if "generate" in each.verbs}
-    assert job("generate", folder, tmp_path / "out.jsonl", "float32", without) == whole("generate", "float32")
+    found = job("generate", folder, tmp_path / "out.jsonl", "float32", without)
+    assert alike(found, whole("generate", "float32")) > 0.99
 
 
 @on_a_gpu

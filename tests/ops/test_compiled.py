@@ -40,8 +40,10 @@ from tilewright.ops.layernorm.tile import registers as one
 
 for C in (1, 5, 768, 2048):
     x, w, block = torch.zeros(4, C), torch.zeros(C), one.block_for(C)
-    made = one.registers.warmup(x, w, w, x, 4, 1e-5, block, grid=(4,), num_warps=one.WARPS, maxnreg=one.REGISTERS)
-    code = made.asm["ptx"]
+    options = {"grid": (4,), "num_warps": one.WARPS, "maxnreg": one.REGISTERS}
+    early, late = (one.registers.warmup(x, w, w, x, 4, 1e-5, block, EARLY, **options) for EARLY in (True, False))
+    assert "prefetch.global" not in late.asm["ptx"], C
+    code = early.asm["ptx"]
     assert code.index("prefetch.global") < code.index("griddepcontrol.wait") < code.index("ld.global"), C
 """
 

@@ -1,9 +1,9 @@
 """layernorm with whole rows in registers: out[i, c] = (x[i, c] - mean) / sqrt(variance + eps) * weight[c] + bias[c].
 
 Each element is read once and written once, so it is limited by memory as a copy is. Changes from `chunks`: mean,
-deviations and variance come from registers, so there is no second and third read. While a kernel that started early
-waits for its rows, weight and bias are fetched into the L2 cache. It is slow where C is a little larger than a power of
-two, and takes no row that the registers of a warp cannot hold.
+deviations and variance come from registers, so there is no second and third read. With few rows a program starts
+early, and has weight and bias fetched into the L2 cache while it waits for its rows. It is slow where C is a little
+larger than a power of two, and takes no row that the registers of a warp cannot hold.
 """
 
 from functools import cache
@@ -22,16 +22,17 @@ WARPS = 1  # more exchange both sums and stores of 16 bytes through shared memor
 
 
 @triton.jit(do_not_specialize=["M"])
-def registers(x, weight, bias, out, M, eps, block: tl.constexpr):
+def registers(x, weight, bias, out, M, eps, block: tl.constexpr, EARLY: tl.constexpr):
     """x, out: pointers to (M, C), weight, bias: to (C,), contiguous, each of any float dtype. block: a `RowBlock` whose
-    BC is at least C."""
+    BC is at least C. EARLY: fetch weight and bias before the rows; it changes no bit."""
     C: tl.constexpr = block.C
     BM: tl.constexpr = block.BM
     BC: tl.constexpr = block.BC
     LINES: tl.constexpr = max(BC // LINE, 1)
-    lines = tl.minimum(tl.arange(0, LINES) * LINE, C - 1)
-    prefetch(weight + lines)
-    prefetch(bias + lines)
+    if EARLY:
+        lines = tl.minimum(tl.arange(0, LINES) * LINE, C - 1)
+        prefetch(weight + lines)
+        prefetch(bias + lines)
     wait_for_inputs()
     inverse_C: tl.constexpr = 1 / C
     rows, columns = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BC)
@@ -57,7 +58,8 @@ def block_for(C: int) -> RowBlock:
 def run(x, weight, bias, eps: float, out) -> None:
     """Launch `registers` on x and out (M, C)."""
     M, C = x.shape
-    block = block_for(C)
-    key = ("layernorm", x.device, C, *forms((x, weight, bias, out), (M,)))
-    arguments = x, weight, bias, out, M, float(eps), block  # Triton would compile an integer eps into the kernel
-    start(registers, key, (-(-M // block.BM), 1), arguments, num_warps=WARPS, maxnreg=REGISTERS, **early(M))
+    block, options = block_for(C), early(M)
+    EARLY = bool(options)  # with 102,400 rows of 768, fetches by every program take 0.49 ms instead of 0.15
+    key = ("layernorm", x.device, C, EARLY, *forms((x, weight, bias, out), (M,)))
+    arguments = x, weight, bias, out, M, float(eps), block, EARLY  # an integer eps would be compiled into the kernel
+    start(registers, key, (-(-M // block.BM), 1), arguments, num_warps=WARPS, maxnreg=REGISTERS, **options)

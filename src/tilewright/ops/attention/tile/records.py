@@ -18,10 +18,12 @@ class Block(NamedTuple):
 
 
 class Form(NamedTuple):
-    """causal: a query attends to no later position. short: no sequence is longer than BN."""
+    """causal: a query attends to no later position. short: no sequence is longer than BN. ahead: `step.step_plain`
+    loads the next block before it absorbs one; this changes no bit."""
 
     causal: bool
     short: bool
+    ahead: bool = False
 
 
 class Cache(NamedTuple):

@@ -177,12 +177,13 @@ def absorb_one(state, q, k, v, mask, scale):
 @triton.jit
 def step_plain(rows, cache, out, targets, sizes, scale, block: tl.constexpr, form: tl.constexpr):
     """`step` by multiply-adds of float32, with other bits. Matrix units would need three products of split elements,
-    and splitting takes longer than loading. The next block is loaded while one is absorbed. It is slower than `step` in
-    16 bits, where nothing is split."""
+    and splitting takes longer than loading. It is slower than `step` in 16 bits, where nothing is split. form.ahead is
+    for few rows: two blocks at a time take more registers, so fewer programs share a multiprocessor."""
     wait_for_inputs()
     BN: tl.constexpr = block.BN
     D: tl.constexpr = block.D
     DP: tl.constexpr = block.DP
+    AHEAD: tl.constexpr = form.ahead
     head, row = tl.program_id(0) % sizes.heads, tl.program_id(0) // sizes.heads
     slot, position = tl.load(targets.slots + row), tl.load(targets.positions + row)
     d = tl.arange(0, DP)
@@ -197,9 +198,13 @@ def step_plain(rows, cache, out, targets, sizes, scale, block: tl.constexpr, for
     sums, total, maximum = tl.zeros((DP,), tl.float32), 0.0, float("-inf")
     whole = position // BN * BN
     for at in range(0, whole, BN):
-        k_next = load_block(keys, at + BN, position, D, DP, BN)
-        v_next = load_block(values, at + BN, position, D, DP, BN)
+        if AHEAD:
+            k_next = load_block(keys, at + BN, position, D, DP, BN)
+            v_next = load_block(values, at + BN, position, D, DP, BN)
         sums, total, maximum = absorb_one((sums, total, maximum), q, k, v, None, scale)
+        if not AHEAD:
+            k_next = load_block(keys, at + BN, position, D, DP, BN)
+            v_next = load_block(values, at + BN, position, D, DP, BN)
         k, v = k_next, v_next
     positions = whole + tl.arange(0, BN)
     k = tl.where((positions == position)[:, None], k_last[None, :], k)

@@ -20,6 +20,8 @@ RUNGS = [
     if not any("this CPU" in why or "on cuda" in why for why in ladder.rungs[name].refuses(Case(1, 1, 16).problem))
 ]
 screening = pytest.mark.skipif(not cpu().multiplies_bytes, reason="this CPU multiplies no bytes faster than float32")
+LAYOUTS = [("cpu.packed", "float32"), ("cpu.widened", "bfloat16")]
+LAYOUTS += [("cpu.dot_pairs", "bfloat16")] if cpu().has("avx512bf16") else []
 
 
 def columns(rng, N: int, K: int) -> np.ndarray:
@@ -53,9 +55,10 @@ def test_of_equal_columns_the_first_is_taken(rung, rng):
 
 
 @screening
-@pytest.mark.parametrize(("layout", "dtype"), [("cpu.packed", "float32"), ("cpu.widened", "bfloat16")])
-def test_screening_gives_the_bits_of_the_fused_sum(layout, dtype, rng):
-    a, b = rng.standard_normal((60, 64), dtype=np.float32), columns(rng, 5000, 64)
+@pytest.mark.parametrize("K", [64, 80])  # 80: half of the last vector of bfloat16 pairs is zeros
+@pytest.mark.parametrize(("layout", "dtype"), LAYOUTS)
+def test_screening_gives_the_bits_of_the_fused_sum(layout, dtype, K, rng):
+    a, b = rng.standard_normal((60, K), dtype=np.float32), columns(rng, 5000, K)
     answers = []
     for rung in ("cpu.fused", "cpu.screened"):
         with using(matmul=layout, matmul_argmax=rung):
@@ -64,7 +67,7 @@ def test_screening_gives_the_bits_of_the_fused_sum(layout, dtype, rng):
 
 
 @screening
-@pytest.mark.parametrize(("layout", "dtype"), [("cpu.packed", "float32"), ("cpu.widened", "bfloat16")])
+@pytest.mark.parametrize(("layout", "dtype"), LAYOUTS)
 def test_undecided_rows_have_the_bits_of_the_others(layout, dtype, rng):
     """With growing columns, the candidates depend on rows and threads. K is longer than a block of matmul."""
     K, N = 2048, 3000
@@ -88,7 +91,7 @@ def test_rows_that_screening_cannot_decide_are_computed_in_full(rng):
     a = rng.standard_normal((5, 32), dtype=np.float32)
     with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):
         prepared = prepare(b)
-        undecided, _ = screened.best(a, prepared.screen)
+        undecided, _ = screened.best(a, prepared)
         index, _ = matmul_argmax(a, prepared)
     assert (undecided == -1).any(), "the case is meant to have more candidates than fit"
     exact = a.astype(np.float64) @ b.astype(np.float64)
@@ -118,7 +121,7 @@ def test_sums_of_the_largest_bytes_do_not_overflow(rng):
     a = np.stack([b[0], -b[0], *b[5:9]])
     with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):
         prepared = prepare(b.T)
-        column, value = screened.best(a, prepared.screen)
+        column, value = screened.best(a, prepared)
     products = a.astype(np.int64) @ b.T.astype(np.int64)
     assert column.tolist() == products.argmax(axis=1).tolist()
     assert value.tolist() == products.max(axis=1).tolist()

@@ -12,9 +12,9 @@ program.
 # fmt: off
 from tilewright.simd.atomics import compare_exchange, draw, exchange, fetch_add, load_acquire, relax, store_release
 from tilewright.simd.bfloat16 import (
-    block_dot_pair, block_gather_converted, block_gather_rounded, block_mixed_pair, block_nearest_bfloat16, block_put,
-    block_widened_pair, load_converted, load_remainder, load_rounded, pair_remainder, pair_rounded, put, put_first,
-    scatter, store_converted, store_rounded,
+    block_dot_pair, block_dot_row_pairs, block_gather_converted, block_gather_rounded, block_mixed_pair,
+    block_nearest_bfloat16, block_put, block_widened_pair, load_converted, load_remainder, load_rounded, pair_remainder,
+    pair_rounded, put, put_first, scatter, store_converted, store_rounded,
 )
 from tilewright.simd.blocks import (
     block_add, block_dot_rows, block_gather, block_load, block_maximum, block_rank1, block_rank1_rows,
@@ -38,9 +38,9 @@ from tilewright.simd.vectors import (
 
 __all__ = [  # noqa: RUF022 - in the order of the imports
     "compare_exchange", "draw", "exchange", "fetch_add", "load_acquire", "relax", "store_release",
-    "block_dot_pair", "block_gather_converted", "block_gather_rounded", "block_mixed_pair", "block_nearest_bfloat16",
-    "block_put", "block_widened_pair", "load_converted", "load_remainder", "load_rounded", "pair_remainder",
-    "pair_rounded", "put", "put_first", "scatter", "store_converted", "store_rounded",
+    "block_dot_pair", "block_dot_row_pairs", "block_gather_converted", "block_gather_rounded", "block_mixed_pair",
+    "block_nearest_bfloat16", "block_put", "block_widened_pair", "load_converted", "load_remainder", "load_rounded",
+    "pair_remainder", "pair_rounded", "put", "put_first", "scatter", "store_converted", "store_rounded",
     "block_add", "block_dot_rows", "block_gather", "block_load", "block_maximum", "block_rank1", "block_rank1_rows",
     "block_scale_rows", "block_store", "block_sum", "block_transpose", "block_zeros",
     "exp_double", "lanes_at_least", "load_double", "lowest_bit", "reduce_add_double", "splat_double",

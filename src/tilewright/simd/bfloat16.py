@@ -6,6 +6,8 @@ words as well. Rounding is to nearest, ties to even. Integer arithmetic preserve
 two vectors at once (`block_gather_converted`) takes them for zero, and only there may machines differ.
 """
 
+from functools import partial
+
 from llvmlite import ir
 from numba import types
 
@@ -22,7 +24,7 @@ from tilewright.simd.blocks import (
 )
 from tilewright.simd.halves import BFLOAT16, bits_of, first_half, second_half
 from tilewright.simd.instruction import Memory, instruction, offset_by, same, vector
-from tilewright.simd.types import I16, I32, I64, call, filled, lane_numbers, lanewise, vector_of
+from tilewright.simd.types import I16, I32, I64, broadcast_lane, call, filled, lane_numbers, lanewise, vector_of
 from tilewright.simd.vectors import load_some, load_vector, store_some, store_vector
 
 INFINITY = 0x7F80_0000  # float32 bits; without the sign, NaNs are above
@@ -209,19 +211,28 @@ def block_mixed_pair(builder, block, a, a_at, b, b_at):
     return block
 
 
+def _dot_pair(builder, scalar, words, total):
+    """VDPBF16PS: total + products of the pairs in two vectors of words."""
+    lanes = total.type.count
+    name, pairs = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}", vector_of(2 * lanes, _BFloatType())
+    return call(builder, name, total.type, total, builder.bitcast(scalar, pairs), builder.bitcast(words, pairs))
+
+
 @instruction(step_of)
 def block_dot_pair(builder, block, a, a_at, b, b_at):
     """block += two steps of `block_rank1` from bfloat16 words in one instruction per register: VDPBF16PS, needs
     "avx512bf16"."""
     row = load_row(builder, b.at(b_at), block)
     column = load_column(builder, a.at(a_at), block.rows)
-    pairs = vector_of(2 * block.lanes, _BFloatType())
-    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * block.lanes}"
+    return add_outer(builder, block, column, row, partial(_dot_pair, builder))
 
-    def product(scalar, words, total):
-        return call(builder, name, total.type, total, builder.bitcast(scalar, pairs), builder.bitcast(words, pairs))
 
-    return add_outer(builder, block, column, row, product)
+@instruction(lambda total, block, a, a_at: total(total, block, a, SIZE) if block.vectors == 1 else None)
+def block_dot_row_pairs(builder, total, block, a, a_at):
+    """As `block_dot_rows`, from bfloat16 words of a and of the block: VDPBF16PS after VDPBF16PS, needs "avx512bf16"."""
+    for i, scalar in enumerate(load_column(builder, a.at(a_at), block.rows)):
+        total = _dot_pair(builder, broadcast_lane(builder, scalar, block.lanes), block[i, 0], total)
+    return total
 
 
 @instruction(lambda array, index, value: types.void(array, SIZE, value))

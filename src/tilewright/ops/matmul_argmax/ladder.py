@@ -28,11 +28,11 @@ def one_block(problem) -> str | None:
     return f"K is {problem.K}, it takes up to {most}" if most < problem.K else None
 
 
-def single_products(problem) -> str | None:
-    """for bfloat16, weights that matmul's cpu.widened takes: it multiplies elements one by one, in float32"""
-    if problem.dtype == "float32" or problem.layout == "cpu.widened":
+def vector_sums(problem) -> str | None:
+    """for bfloat16, weights that matmul's cpu.widened or cpu.dot_pairs takes: vectors add their products"""
+    if problem.dtype == "float32" or problem.layout in ("cpu.widened", "cpu.dot_pairs"):
         return None
-    return f"the weights are laid out for matmul's {problem.layout}, whose sums are not those of float32 products"
+    return f"the weights are laid out for matmul's {problem.layout}, whose sums are not those of vectors"
 
 
 def in_tiles(problem) -> str | None:
@@ -57,7 +57,7 @@ ladder = Ladder(
          idea="the largest product is found while the products are in registers; none is written",
          kernel="matmul_argmax.cpu.fused:search"),
     Rung("cpu.screened", after="cpu.fused",
-         needs=(*CPU, fast_bytes, single_products, divides("K", 16), at_most("N", MOST_COLUMNS)),
+         needs=(*CPU, fast_bytes, vector_sums, divides("K", 16), at_most("N", MOST_COLUMNS)),
          chosen=True, calls=("matmul",),
          idea="products in 8 bits with a bound of their error; only columns that may be the largest in float32",
          kernel="matmul_argmax.cpu.screened:search", prepare="matmul_argmax.cpu.screened:screen",

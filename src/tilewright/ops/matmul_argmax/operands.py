@@ -16,13 +16,11 @@ class Screen:
 
     panels: words of four int8 along K, [N / NR][words][NR], as float32. columns: float32 (4, padded N), see
     `screened.ColumnRows`; its offsets are int32 bits. rows: float32 (N, K), the weights, one row per column of b.
-    rounded: rows and columns are rounded to bfloat16 before they are multiplied.
     """
 
     panels: np.ndarray
     columns: np.ndarray
     rows: np.ndarray
-    rounded: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +30,11 @@ class Prepared:
     rung: str
     weights: Packed
     screen: Screen | None = None
+
+    @property
+    def kind(self) -> str:
+        """How one element of the product is computed, for rungs that compute some of them: see KINDS."""
+        return "float32" if self.weights.dtype == "float32" else KINDS[self.weights.rung]
 
     @property
     def nbytes(self) -> int:

@@ -10,13 +10,15 @@ With few rows the limit is reading the 8-bit weights. It is slow where more than
 equal columns), or where a product of norms might leave the range of float32: then all columns of such a row are
 computed, in the same order as candidates. So its bits do not depend on which of the two happens.
 
-In the class bfloat16, x and w are rounded to it first. The sums are those of float32 products all the same.
+In the class bfloat16, x and w are rounded to it first. Candidates are computed as matmul's rung computes its sums: in
+float32, or by VDPBF16PS.
 
 VPDPBUSD multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted. On AVX2,
 which has no such instruction, five others multiply signed bytes.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ from tilewright.ops.core.launch import launch
 from tilewright.ops.core.memory import empty, zeros
 from tilewright.ops.gemm.cpu.loops import MC, TILE, Product, columns_of, product_kernel
 from tilewright.ops.gemm.cpu.pack import TILINGS
+from tilewright.ops.gemm.cpu.words import words_of
 from tilewright.ops.gemm.operands import Rows
 from tilewright.ops.matmul_argmax.cpu import logits
 from tilewright.ops.matmul_argmax.operands import Prepared, Screen
@@ -64,57 +67,98 @@ ROW = ColumnRows(*range(4))
 HEIGHT = 12  # rows of a tile in scratch; a vector of lower bounds follows them
 SMALLEST, LARGEST = 1e-15, 1e15  # norms of rows and columns whose products are normal float32 numbers
 SAFETY = 1.001  # factor of norms, far above their own rounding
-EPS32 = float(np.finfo(np.float32).eps)
+EPS32, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).tiny)
+FEW = 8  # rows that are rounded to levels on the calling thread
 
 
 def screen(b: np.ndarray, dtype: str) -> Screen | None:
     """b (K, N) in 8 bits, with one step per column; None where a column is not finite, or the largest norm is outside
     SMALLEST to LARGEST. dtype: the accuracy class."""
-    rows, lanes, rounds = np.ascontiguousarray(b.T, np.float32), cpu().lanes, dtype == "bfloat16"  # (N, K)
+    rows, lanes = np.ascontiguousarray(b.T, np.float32), cpu().lanes  # (N, K)
     (N, K), NR, zero = rows.shape, TILINGS[lanes].NR, QUADS[lanes].zero
     panels = zeros((-(-N // NR), K // 4, NR), np.int32)
     columns = zeros((4, len(panels) * NR))
     for i in range(0, N, CHUNK):
         part, at = rows[i : i + CHUNK], slice(i, min(i + CHUNK, N))
-        part = rounded(part) if rounds else part
-        step, levels, lost = rounded_to_levels(part)
+        levels, found = quantised(rounded(part) if dtype == "bfloat16" else part, zero=0)
         with np.errstate(over="ignore", invalid="ignore"):
-            columns[ROW.step, at] = step
-            columns[ROW.offset, at] = (zero * levels.sum(axis=1, dtype=np.int32)).view(np.float32)
-            columns[ROW.norm, at] = step * norms(levels.astype(np.float32))
-            rounding = np.float32((K + 12) * EPS32) * norms(part)  # of the float32 sums, and of `lost`
-            columns[ROW.loss, at] = norms(lost) + rounding
+            columns[ROW.step, at], columns[ROW.norm, at] = found[:, LEFT.step], found[:, LEFT.levels]
+            columns[ROW.offset, at] = (zero * found[:, LEFT.sum]).astype(np.int32).view(np.float32)
+            columns[ROW.loss, at] = found[:, LEFT.loss] + np.float32((K + 12) * EPS32) * found[:, LEFT.norm]
         words = zeros((-(-len(part) // NR) * NR, K // 4), np.int32)
         words[: len(part)] = levels.view(np.int32)
         panels[i // NR : i // NR + len(words) // NR] = words.reshape(-1, NR, K // 4).swapaxes(1, 2)
     longest = columns[ROW.norm].max()
     if not (np.isfinite(columns[[ROW.step, ROW.norm, ROW.loss]]).all() and SMALLEST < longest < LARGEST):
         return None
-    return Screen(panels.reshape(-1).view(np.float32), columns, rows, rounds)
+    return Screen(panels.reshape(-1).view(np.float32), columns, rows)
 
 
-def rounded_to_levels(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(step float32 (n,), levels int8 (n, K), rows - step * levels float32 (n, K)) of float32 (n, K)."""
-    step = np.maximum(np.abs(rows).max(axis=1) / np.float32(LEVELS), np.finfo(np.float32).tiny)
-    with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite is not screened
-        levels = np.rint(rows / step[:, None])
-        return step, levels.astype(np.int8), rows - step[:, None] * levels
+class Quantised(NamedTuple):
+    """What `quantise` writes for a row: the step of its levels, the norm of step * levels, a bound of the norm of what
+    rounding to levels lost, the norm of the row, and the sum of its levels."""
+
+    step: int
+    levels: int
+    loss: int
+    norm: int
+    sum: int
 
 
-def norms(rows: np.ndarray) -> np.ndarray:
-    """Euclidean norm of each row, float32, rounded up; squares are float64, where none underflows."""
-    squares = np.einsum("ij,ij->i", rows, rows, dtype=np.float64, casting="same_kind")
-    with np.errstate(over="ignore", invalid="ignore"):  # `screen` and `best` test for norms that are not finite
-        return (np.sqrt(squares) * SAFETY).astype(np.float32)
+LEFT = Quantised(*range(5))
 
 
-def quantised(a: np.ndarray, zero: int) -> tuple[np.ndarray, np.ndarray]:
-    """(words of four bytes q + zero as float32 (M, K / 4); float32 (M, 3): step, norm of the loss, norm of the row)."""
-    step, levels, lost = rounded_to_levels(a)
-    size = norms(a)
-    words = (levels.astype(np.int16) + zero).astype(np.uint8).view(np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return words, np.stack([step, norms(lost) + np.float32(2 * EPS32) * size, size], axis=1)
+class Depth(NamedTuple):
+    """K, and what is added to a level to store it."""
+
+    K: int
+    zero: int
+
+
+@functools.cache
+def quantise_kernel():
+    """The kernel that rounds rows to 8 bits."""
+    signature = types.void(
+        simd.INPUT, simd.record(Depth), types.Array(types.uint8, 1, "C"), simd.OUTPUT, simd.TASKS, simd.OUTPUT
+    )
+
+    @simd.kernel(signature, name="matmul_argmax.quantise")
+    def quantise(rows, depth, levels, found, tasks, scratch):
+        """A task is one row of rows (n * K). levels (n * K): its levels + zero. found (n * 5): see `Quantised`. A row
+        that is not finite has a norm that is not finite. Norms are rounded up."""
+        K, row = depth.K, simd.draw(tasks)
+        while row >= 0:
+            at, largest = row * K, np.float32(0)
+            for p in range(K):
+                largest = max(largest, abs(rows[at + p]))
+            step = max(largest / np.float32(LEVELS), np.float32(TINY))
+            total, of_levels, of_loss, of_row = 0, 0, 0.0, 0.0
+            for p in range(K):
+                value = rows[at + p]
+                nearest = np.rint(value / step)
+                level = np.int64(nearest) if abs(nearest) <= LEVELS else 0  # not so where it is not finite
+                levels[at + p] = np.uint8(level + depth.zero)
+                total, of_levels = total + level, of_levels + level * level
+                lost = np.float64(value) - np.float64(step) * level
+                of_loss, of_row = of_loss + lost * lost, of_row + np.float64(value) * np.float64(value)
+            norm = np.float32(math.sqrt(of_row) * SAFETY)
+            first = row * 5
+            found[first], found[first + 4] = step, np.float32(total)
+            found[first + 1] = np.float32(step * math.sqrt(of_levels) * SAFETY)
+            found[first + 2] = np.float32(math.sqrt(of_loss) * SAFETY) + np.float32(2 * EPS32) * norm
+            found[first + 3] = norm
+            row = simd.draw(tasks)
+
+    return quantise
+
+
+def quantised(rows: np.ndarray, zero: int) -> tuple[np.ndarray, np.ndarray]:
+    """(levels + zero, uint8 (n, K), as float32 words of four; float32 (n, 5), see `Quantised`) of float32 (n, K)."""
+    n, K = rows.shape
+    levels, found = empty((n, K), np.uint8), empty((n, len(LEFT)))
+    arrays = rows.reshape(-1), Depth(K, zero), levels.reshape(-1), found.reshape(-1)
+    launch(quantise_kernel(), *arrays, tasks=n, words=1, alone=n <= FEW)
+    return levels.view(np.float32), found
 
 
 @functools.cache
@@ -133,17 +177,17 @@ def candidates_of_tile(lanes: int):
 
     @simd.inline
     def finish_tile(tile, target, i, j, first, NC):
-        """As that of `gemm.cpu.epilogue.finisher`. target.residual: the rows' step, loss and norm, see `quantised`.
-        target.bias: `Screen.columns`. NC: columns in a group."""
+        """As that of `gemm.cpu.epilogue.finisher`. target.residual: the rows' `Quantised`. target.bias:
+        `Screen.columns`. NC: columns in a group."""
         scratch, width, found = tile.scratch, tile.stride, target.out
         moments, fields = target.residual, target.bias
         padded = fields.size // 4
         for r in range(tile.height):
             at = tile.offset + r * width
             group = (i + r) * (found.strides[0] // 4) + j // NC * FIELDS
-            m = (i + r) * 3
-            step, lost = simd.broadcast(moments, m, lanes), simd.broadcast(moments, m + 1, lanes)
-            norm, lower = simd.broadcast(moments, m + 2, lanes), simd.fetch(found, group + 1)
+            m = (i + r) * moments.shape[1]
+            step, lost = simd.broadcast(moments, m, lanes), simd.broadcast(moments, m + LEFT.loss, lanes)
+            norm, lower = simd.broadcast(moments, m + LEFT.norm, lanes), simd.fetch(found, group + 1)
             for c in range(0, tile.columns, lanes):
                 k = j + c
                 offset = simd.load(fields, ROW.offset * padded + k, lanes)
@@ -167,9 +211,10 @@ def candidates_of_tile(lanes: int):
 
 
 class Candidates(NamedTuple):
-    """K, and the number of groups of columns."""
+    """K, the float32 elements or words in a row of a, and the number of groups of columns."""
 
     K: int
+    depth: int
     groups: int
 
 
@@ -195,25 +240,45 @@ def gather_candidates(found, at, groups, K, starts, first):
 
 
 @functools.cache
-def decide_kernel(lanes: int, rounds: bool):
-    """The kernel that computes the candidates of a row in float32, `lanes` at a time. rounds: weights are rounded to
-    bfloat16 first."""
+def squares(kind: str, lanes: int):
+    """The inline function that adds products of `lanes` steps along K for `lanes` candidates, as matmul's rung adds
+    them. kind: of that rung, see `gemm.cpu.loops.PRODUCTS`."""
 
     @simd.inline
-    def compare(a, a_at, weights, starts, first, count, K, scratch):
+    def add_pairs(total, a, a_at, weights, starts, first, last, p, K):
+        """total + products of words p to p + lanes."""
+        words = simd.block_zeros(lanes, 1, lanes)
+        words = simd.block_gather_rounded(words, weights, starts, first, last, 2 * p, K - 2 * p)
+        return simd.block_dot_row_pairs(total, simd.block_transpose(words), a, a_at + p)
+
+    @simd.inline
+    def add(total, a, a_at, weights, starts, first, last, p, K):
+        """total + products of elements p to p + lanes."""
+        square = simd.block_zeros(lanes, 1, lanes)
+        square = simd.block_transpose(simd.block_gather(square, weights, starts, first, last, p))
+        if kind != "float32":
+            square = simd.block_nearest_bfloat16(square)
+        return simd.block_dot_rows(total, square, a, a_at + p)
+
+    return add_pairs if kind == "dot_pairs" else add
+
+
+@functools.cache
+def decide_kernel(kind: str, lanes: int):
+    """The kernel that computes the candidates of a row, `lanes` at a time. kind: of matmul's rung."""
+    add = squares(kind, lanes)
+
+    @simd.inline
+    def compare(a, a_at, weights, starts, first, count, sizes, scratch):
         """(column, value) of the largest of `count` candidates, the lowest column of equals."""
         column, value, last = -1, np.float32(-np.inf), first + count - 1
         for c in range(0, count, lanes):
             total = simd.zeros(lanes)
-            for p in range(0, K, lanes):
-                square = simd.block_zeros(lanes, 1, lanes)
-                square = simd.block_transpose(simd.block_gather(square, weights, starts, first + c, last, p))
-                if rounds:
-                    square = simd.block_nearest_bfloat16(square)
-                total = simd.block_dot_rows(total, square, a, a_at + p)
+            for p in range(0, sizes.depth, lanes):
+                total = add(total, a, a_at, weights, starts, first + c, last, p, sizes.K)
             simd.store(scratch, 0, total)
             for i in range(min(lanes, count - c)):
-                found = starts[first + c + i] // K
+                found = starts[first + c + i] // sizes.K
                 if scratch[i] > value or (scratch[i] == value and found < column):
                     column, value = found, scratch[i]
         return column, value
@@ -223,30 +288,32 @@ def decide_kernel(lanes: int, rounds: bool):
         simd.TASKS, simd.OUTPUT,
     )  # fmt: skip
 
-    @simd.kernel(signature, name=f"matmul_argmax.decide.{lanes}{'.rounded' * rounds}")
+    @simd.kernel(signature, name=f"matmul_argmax.decide.{kind}.{lanes}")
     def decide(a, weights, found, starts, sizes, values, tasks, scratch):
-        """A task is one row. a (M * K), weights (N * K): float32. found: what `candidates_of_tile` wrote. starts (M *
-        MOST_CANDIDATES): the first entry of a row becomes its column, -1 if undecided. values (M,): the largest."""
-        K, groups = sizes.K, sizes.groups
+        """A task is one row. a (M * depth): float32 or words. weights (N * K): float32. found: what
+        `candidates_of_tile` wrote. starts (M * MOST_CANDIDATES): the first entry of a row becomes its column, -1 if
+        undecided. values (M,): the largest."""
+        groups = sizes.groups
         row = simd.draw(tasks)
         while row >= 0:
             first = row * MOST_CANDIDATES
-            count = gather_candidates(found, row * groups * FIELDS, groups, K, starts, first)
+            count = gather_candidates(found, row * groups * FIELDS, groups, sizes.K, starts, first)
             column, value = -1, np.float32(0)
             if count <= MOST_CANDIDATES:
-                column, value = compare(a, row * K, weights, starts, first, count, K, scratch)
+                column, value = compare(a, row * sizes.depth, weights, starts, first, count, sizes, scratch)
             starts[first], values[row] = column, value
             row = simd.draw(tasks)
 
     return decide
 
 
-def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
-    """(column, value) of each row; column -1 for undecided rows."""
-    lanes, (M, K), N = cpu().lanes, a.shape, len(screen.rows)
-    kind, zero = QUADS[lanes]
-    a = np.ascontiguousarray(rounded(a) if screen.rounded else a)
-    words, moments = quantised(a, zero)
+def best(a: np.ndarray, prepared: Prepared) -> tuple[np.ndarray, np.ndarray]:
+    """(column, value) of each row; column -1 for undecided rows. prepared has a screen."""
+    assert prepared.screen is not None
+    screen, kind, lanes = prepared.screen, prepared.kind, cpu().lanes
+    (M, K), N, quads = a.shape, len(screen.rows), QUADS[lanes]
+    a = np.ascontiguousarray(a if kind == "float32" else rounded(a))
+    words, moments = quantised(a, quads.zero)
     origin, starts, step = Rows(words, None).addresses()
     NC = columns_of(M, N, TILINGS[lanes].NR)
     groups, steps = -(-N // NC), K // 4
@@ -255,33 +322,44 @@ def best(a: np.ndarray, screen: Screen) -> tuple[np.ndarray, np.ndarray]:
     job = Product(M, N, K=steps, depth=steps, step=step, MC=MC, KC=steps, NC=NC, argument=NC)
     scratch = TILE + MC * (steps + lanes) + lanes * lanes
     arrays = origin, starts, screen.panels, found, screen.columns.reshape(-1), moments
-    kernel = product_kernel(kind, lanes, candidates_of_tile)
+    kernel = product_kernel(quads.kind, lanes, candidates_of_tile)
     launch(kernel, *arrays, job, tasks=-(-M // MC) * groups, words=scratch)
-    unsafe = ~((moments[:, 2] > SMALLEST) & (moments[:, 2] < LARGEST))  # a NaN is unsafe too
-    columns, values = decided(a, screen, found, groups)
+    norm = moments[:, LEFT.norm]
+    unsafe = ~((norm > SMALLEST) & (norm < LARGEST))  # a NaN is unsafe too
+    columns, values = decided(a, screen, kind, found, groups)
     return np.where(unsafe, -1, columns), values
 
 
-def decided(a: np.ndarray, screen: Screen, found: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+def decided(a: np.ndarray, screen: Screen, kind: str, found: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
     """(column, value) of the largest candidate of each row of a (M, K); column -1 where there are too many, or none.
-    found (M, groups * FIELDS): what `candidates_of_tile` wrote."""
+    a: rounded if `kind`, of matmul's rung, needs it. found (M, groups * FIELDS): what `candidates_of_tile` wrote."""
     lanes, (M, K) = cpu().lanes, a.shape
     candidates, values = np.empty(M * MOST_CANDIDATES, np.int64), np.empty(M, np.float32)
+    a = pairs_of(a) if kind == "dot_pairs" else a
     arrays = a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates
-    launch(decide_kernel(lanes, screen.rounded), *arrays, Candidates(K, groups), values, tasks=M, words=lanes)
+    launch(decide_kernel(kind, lanes), *arrays, Candidates(K, a.shape[1], groups), values, tasks=M, words=lanes)
     return candidates[::MOST_CANDIDATES], values
 
 
-def best_of_all(row: np.ndarray, screen: Screen) -> tuple[int, np.float32]:
+def pairs_of(a: np.ndarray) -> np.ndarray:
+    """float32 (M, K), rounded to bfloat16, as words of two elements: (M, words) with zeros at the end."""
+    words = zeros((len(a), words_of(a.shape[1])))
+    words.view(np.uint16)[:, : a.shape[1]] = a.view(np.uint16)[:, 1::2]
+    return words
+
+
+def best_of_all(row: np.ndarray, prepared: Prepared) -> tuple[int, np.float32]:
     """(column, value) of the largest of all columns for one row (1, K); column -1 if no sum is above -infinity."""
+    assert prepared.screen is not None
+    screen, kind = prepared.screen, prepared.kind
     N = len(screen.rows)
     groups = -(-N // MOST_CANDIDATES)
     columns = np.arange(groups * MOST_CANDIDATES).reshape(groups, MOST_CANDIDATES)
     found = zeros((groups, FIELDS))  # a group of columns is a row whose candidates are these columns
     found[:, 0], found[:, 1] = (columns < N).sum(axis=1), -np.inf
     found[:, 2 : 2 + 2 * MOST_CANDIDATES : 2], found[:, 3 : 3 + 2 * MOST_CANDIDATES : 2] = columns, np.inf
-    a = np.repeat(rounded(row) if screen.rounded else row.astype(np.float32), groups, axis=0)
-    at, values = decided(a, screen, found, groups=1)
+    a = np.repeat(row.astype(np.float32) if kind == "float32" else rounded(row), groups, axis=0)
+    at, values = decided(a, screen, kind, found, groups=1)
     at, values = at[at >= 0], values[at >= 0]
     if not len(at):
         return -1, np.float32(-np.inf)
@@ -296,8 +374,8 @@ def search(a: np.ndarray, prepared: Prepared, index: np.ndarray, value: np.ndarr
     if prepared.screen is None:
         logits.search(a, prepared, index, value)
         return
-    index[...], value[...] = best(a, prepared.screen)
+    index[...], value[...] = best(a, prepared)
     for i in np.flatnonzero(index < 0):
-        index[i], value[i] = best_of_all(a[i : i + 1], prepared.screen)
+        index[i], value[i] = best_of_all(a[i : i + 1], prepared)
         if index[i] < 0:
             logits.search(a[i : i + 1], prepared, index[i : i + 1], value[i : i + 1])

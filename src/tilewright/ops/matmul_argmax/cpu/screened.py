@@ -50,6 +50,8 @@ class Quads(NamedTuple):
     zero: int
 
 
+# Kind of product of matmul's rung -> how products of one row are added
+SUMS = {"float32": simd.block_dot_rows, "widen_b": simd.block_dot_rows, "dot_pairs": simd.block_dot_row_pairs}
 QUADS = {16: Quads("dot_quads", 128), 8: Quads("dot_signed_quads", 0)}  # by the CPU's lanes
 
 
@@ -240,33 +242,30 @@ def gather_candidates(found, at, groups, K, starts, first):
 
 
 @functools.cache
-def squares(kind: str, lanes: int):
-    """The inline function that adds products of `lanes` steps along K for `lanes` candidates, as matmul's rung adds
-    them. kind: of that rung, see `gemm.cpu.loops.PRODUCTS`."""
+def square_gatherer(kind: str, lanes: int):
+    """The inline function that loads `lanes` steps along K of `lanes` candidates, rounded if `kind` rounds them. kind:
+    of matmul's rung, see `gemm.cpu.loops.PRODUCTS`."""
 
     @simd.inline
-    def add_pairs(total, a, a_at, weights, starts, first, last, p, K):
-        """total + products of words p to p + lanes."""
-        words = simd.block_zeros(lanes, 1, lanes)
-        words = simd.block_gather_rounded(words, weights, starts, first, last, 2 * p, K - 2 * p)
-        return simd.block_dot_row_pairs(total, simd.block_transpose(words), a, a_at + p)
-
-    @simd.inline
-    def add(total, a, a_at, weights, starts, first, last, p, K):
-        """total + products of elements p to p + lanes."""
+    def gather(weights, starts, first, last, p, K):
+        """Row i: step p + i of the candidates from `first` on, whose weights begin at `starts`."""
         square = simd.block_zeros(lanes, 1, lanes)
-        square = simd.block_transpose(simd.block_gather(square, weights, starts, first, last, p))
-        if kind != "float32":
+        if kind == "dot_pairs":
+            square = simd.block_gather_rounded(square, weights, starts, first, last, 2 * p, K - 2 * p)
+        else:
+            square = simd.block_gather(square, weights, starts, first, last, p)
+        square = simd.block_transpose(square)
+        if kind == "widen_b":
             square = simd.block_nearest_bfloat16(square)
-        return simd.block_dot_rows(total, square, a, a_at + p)
+        return square
 
-    return add_pairs if kind == "dot_pairs" else add
+    return gather
 
 
 @functools.cache
 def decide_kernel(kind: str, lanes: int):
-    """The kernel that computes the candidates of a row, `lanes` at a time. kind: of matmul's rung."""
-    add = squares(kind, lanes)
+    """The kernel that computes the candidates of a row, `lanes` at a time, as matmul's rung computes its sums."""
+    gather, add = square_gatherer(kind, lanes), SUMS[kind]
 
     @simd.inline
     def compare(a, a_at, weights, starts, first, count, sizes, scratch):
@@ -275,7 +274,7 @@ def decide_kernel(kind: str, lanes: int):
         for c in range(0, count, lanes):
             total = simd.zeros(lanes)
             for p in range(0, sizes.depth, lanes):
-                total = add(total, a, a_at, weights, starts, first + c, last, p, sizes.K)
+                total = add(total, gather(weights, starts, first + c, last, p, sizes.K), a, a_at + p)
             simd.store(scratch, 0, total)
             for i in range(min(lanes, count - c)):
                 found = starts[first + c + i] // sizes.K

@@ -96,7 +96,7 @@ def test_a_job_writes_the_same_bytes_if_the_switch_says_so(verb, name, dtype, fo
     if "cuda" in OPTIMISATIONS[name].keeps_bits:
         assert found == wanted
     elif verb == "generate":
-        assert alike(found, wanted) > 0.99
+        assert found == wanted if dtype == "bfloat16" else alike(found, wanted) > 0.99  # bfloat16 is greedy here
     elif verb == "draw":
         ours, theirs = (np.load(BytesIO(bytes_)) for bytes_ in (found, wanted))
         assert 0 < np.abs(ours - theirs).max() < {"float32": 2e-4, "bfloat16": 0.2}[dtype]
@@ -105,7 +105,7 @@ def test_a_job_writes_the_same_bytes_if_the_switch_says_so(verb, name, dtype, fo
 
 
 @on_a_gpu
-def test_every_switch_at_once_keeps_the_completions(folder, whole, tmp_path):
+def test_every_switch_at_once_changes_few_completions(folder, whole, tmp_path):
     without = {name for name, each in OPTIMISATIONS.items() if "generate" in each.verbs}
     found = job("generate", folder, tmp_path / "out.jsonl", "float32", without)
     assert alike(found, whole("generate", "float32")) > 0.99

@@ -109,7 +109,8 @@ def test_little_memory_means_fewer_at_once_and_none_an_error():
         declared("float32", 1)
 
 
-def test_rows_of_an_output_matrix_stay_if_the_screened_search_needs_them():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_of_an_output_matrix_stay_if_the_screened_search_needs_them(dtype):
     """The rung computes rows again that 8 bits do not decide. A tied matrix has the rows of the embedding."""
     sizes = {
         "vocab_size": 1000,
@@ -123,8 +124,14 @@ def test_rows_of_an_output_matrix_stay_if_the_screened_search_needs_them():
         config = GPTNeoXConfig(**sizes, tie_word_embeddings=tied)
         for rung in ("cpu.screened", "cpu.logits"):
             with using(matmul_argmax=rung):
-                found = on_cpu(config, Prompts(4, 16, 4), Prompts(4, 16, 4), Wanted(8, "float32", GIB), 100)
+                found = on_cpu(config, Prompts(4, 16, 4), Prompts(4, 16, 4), Wanted(8, dtype, GIB), 100)
             rows[tied, rung] = part(found, "embedding and output rows, mapped")
     once = 4 * 1000 * 64
+    with using(matmul_argmax="cpu.screened"):
+        greedy, drawn = (
+            on_cpu(config, Prompts(4, 16, 4), Prompts(4, 16, 4), Wanted(8, dtype, GIB, drawn=drawn), 100).moved
+            for drawn in (False, True)
+        )
+    assert greedy < drawn, "8 bits take fewer bytes than matmul's weights"
     assert rows.pop((False, "cpu.screened")) == 2 * once
     assert set(rows.values()) == {once}

@@ -191,15 +191,23 @@ def test_float32_decodes_by_one_kernel_whatever_the_longest_sequence_is(rng, mon
 def test_float32_decodes_few_rows_and_many_to_the_same_bits(rng, monkeypatch):
     """With few rows the next block is loaded ahead."""
     launch = pytest.importorskip("tilewright.ops.attention.tile.launch")
+    forms, kernel = [], launch.step.step_plain
+
+    class Recorded:
+        def __getitem__(self, grid):
+            return lambda *given, **options: (forms.append(given[-1]), kernel[grid](*given, **options))
+
+    monkeypatch.setattr(launch.step, "step_plain", Recorded())
     q, k, v = rows(rng, 3, "float32")
     past, found = rows(rng, 140, "float32")[1:], []
     with using(attention="tile.kept"):
-        for options in ({"launch_pdl": ON_GPU}, {}):
-            monkeypatch.setattr(launch, "early", lambda rows, options=options: options)
+        for most in (3, 2):
+            monkeypatch.setattr(launch, "ROWS", most)
             cache = cache_of(3, 141, "float32")
             append(*past, cache, [span(0, 0, 140, 0), span(1, 0, 64, 0), span(2, 0, 5, 0)])
             target = integers(0, 1, 2), integers(140, 64, 5)
             found.append(append_and_attend(q, k, v, cache, *target, longest=141, out=nans(3)))
+    assert [form.ahead for form in forms] == [True, False]
     assert torch.equal(*found) and not torch.isnan(found[0]).any()
 
 

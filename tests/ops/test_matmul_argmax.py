@@ -6,6 +6,7 @@ import pytest
 from random_problems import TILE_LANES, slow_to_compile, vectors_of
 from tilewright.errors import UsageError
 from tilewright.hardware import cpu
+from tilewright.ops.core.arrays import rounded
 from tilewright.ops.core.ladder import using
 from tilewright.ops.core.launch import threads
 from tilewright.ops.matmul import prepare as prepare_matrix
@@ -62,8 +63,75 @@ def test_screening_gives_the_bits_of_the_fused_sum(layout, dtype, K, rng):
     answers = []
     for rung in ("cpu.fused", "cpu.screened"):
         with using(matmul=layout, matmul_argmax=rung):
-            answers.append([x.tobytes() for x in matmul_argmax(a, prepare(b, dtype=dtype))])
+            prepared = prepare(b, dtype=dtype)
+            answers.append([x.tobytes() for x in matmul_argmax(a, prepared)])
     assert answers[0] == answers[1]
+    assert (screened.best(a, prepared)[0] >= 0).all(), "all rows are meant to be decided by few columns"
+
+
+def share_of_bound(a, prepared) -> float:
+    """The largest error of the products in 8 bits, as a share of its bound. a: rounded as the class says."""
+    row, column, N = screened.FOUND, screened.ROW, len(prepared.screen.rows)
+    exact = rounded(prepared.screen.rows) if prepared.kind != "float32" else prepared.screen.rows
+    (q, of_a), (r, _) = (screened.quantised(np.ascontiguousarray(x), 0) for x in (a, exact))
+    columns, dots = (
+        prepared.screen.columns[:, :N],
+        q.view(np.int8).astype(np.int64) @ r.view(np.int8).T.astype(np.int64),
+    )
+    middle = dots * of_a[:, [row.step]].astype(np.float64) * columns[column.step]
+    reach = of_a[:, [row.norm]].astype(np.float64) * columns[column.loss]
+    reach += of_a[:, [row.loss]].astype(np.float64) * columns[column.norm]
+    return float(np.max(np.abs(a.astype(np.float64) @ exact.T.astype(np.float64) - middle) / reach))
+
+
+@screening
+@pytest.mark.parametrize(("layout", "dtype"), LAYOUTS)
+def test_the_bound_is_tight_and_needs_each_of_its_terms(layout, dtype):
+    """The product of rows with two elements is all that rounding to levels loses. 0.251 is 0.4 % larger in bfloat16."""
+    long, short = np.zeros((4, 16), np.float32), np.zeros((6, 16), np.float32)
+    long[:, 0], short[:, 0], short[:, 2] = 127, 0.251, 127
+    with using(matmul=layout, matmul_argmax="cpu.screened"):
+        left = rounded(short) if dtype == "bfloat16" else short
+        for a, b, term in ((long, short, screened.ROW.loss), (left, long, screened.ROW.norm)):
+            prepared = prepare(b.T, dtype=dtype)
+            assert 0.99 < share_of_bound(a, prepared) <= 1
+            prepared.screen.columns[term] *= np.float32(0.99)
+            assert share_of_bound(a, prepared) > 1
+
+
+@screening
+@pytest.mark.parametrize(("layout", "dtype"), LAYOUTS)
+@pytest.mark.parametrize(
+    ("size", "least"), [(1.1e-15, 1e-22), (1.1e-15, 1e-24), (1e-6, 1e-34), (1e-3, 1e-35), (1e14, 1e-39)]
+)
+def test_products_that_are_rounded_to_zero_are_bounded_too(layout, dtype, size, least, rng):
+    """The first column is long, with negative products. The largest is among tiny ones."""
+    a, b = np.abs(rng.standard_normal((20, 64))), np.abs(rng.standard_normal((600, 64)))
+    a *= size / np.linalg.norm(a, axis=1, keepdims=True)
+    b *= least / np.linalg.norm(b, axis=1, keepdims=True) * (1 + 0.3 * rng.random((600, 1)))
+    b[0] = -1
+    answers = []
+    for rung in ("cpu.fused", "cpu.screened"):
+        with using(matmul=layout, matmul_argmax=rung):
+            found = matmul_argmax(a.astype(np.float32), prepare(b.astype(np.float32).T, dtype=dtype))
+            answers.append([x.tobytes() for x in found])
+    assert answers[0] == answers[1]
+
+
+@screening
+def test_rows_are_not_screened_if_products_of_norms_may_leave_the_range(rng):
+    a, b = rng.standard_normal((5, 64), dtype=np.float32), columns(rng, 500, 64)
+    a *= np.array([1, 1e-18, 1e16, np.nan, 1], np.float32)[:, None]
+    with using(matmul="cpu.packed", matmul_argmax="cpu.screened"):
+        decided = screened.best(a, prepare(b))[0] >= 0
+        assert decided.tolist() == [True, False, False, False, True]
+        assert prepare(b * np.float32(1e-18)).screen is None and prepare(b * np.float32(1e16)).screen is None
+
+
+@screening
+def test_a_sum_that_is_too_long_for_its_memory_is_refused():
+    with using(matmul_argmax="cpu.screened"), pytest.raises(UsageError, match="K is 8208"):
+        prepare(np.zeros((8208, 4), np.float32))
 
 
 @screening

@@ -52,6 +52,7 @@ class Declaring(Protocol):
     def operand_bytes(self, dtype: str) -> int: ...
     def searched_by(self, dtype: str) -> str: ...
     def rows_bytes(self, dtype: str) -> int: ...
+    def unread_bytes(self, dtype: str, *, drawn: bool) -> int: ...
 
 
 class Wanted(NamedTuple):
@@ -69,8 +70,8 @@ class Wanted(NamedTuple):
 
 class Declared(NamedTuple):
     """at_once: sequences whose keys and values are cached. steps: of all sequences. parts: of memory, on a CPU without
-    the weights and the process. moved: the fewest bytes that move to and from the device's memory: the prepared weights
-    once per step, and on a GPU keys and values once per token."""
+    the weights and the process. moved: the fewest bytes that move to and from the device's memory: what a step reads
+    of the weights, once per step, and on a GPU keys and values once per token."""
 
     at_once: int
     steps: int
@@ -115,7 +116,8 @@ def on_cpu(config: Declaring, prompts: Prompts, shard: Prompts, wanted: Wanted, 
         Part("workspace and records", workspace, RUNNING),
         Part("embedding and output rows, mapped", config.rows_bytes(wanted.dtype), RUNNING),
     )
-    return Declared(at_once, steps, parts, float(steps * config.memory(wanted.dtype).prepared))
+    unread = config.unread_bytes(wanted.dtype, drawn=wanted.drawn or wanted.logprobs is not None)
+    return Declared(at_once, steps, parts, float(steps * (config.memory(wanted.dtype).prepared - unread)))
 
 
 def on_gpu(config: Declaring, prompts: Prompts, wanted: Wanted, allowed: int | None = None) -> Declared:

@@ -238,6 +238,17 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         own = not self.tie_word_embeddings and self.searched_by(dtype) == "cpu.screened"
         return 4 * n.vocabulary * n.embedding * (2 if own else 1)
 
+    def unread_bytes(self, dtype: str, *, drawn: bool) -> int:
+        """Bytes of the prepared output matrix that no step on the CPU reads. "cpu.screened" keeps it twice: in 8 bits
+        for greedy tokens, and as matmul reads it where tokens are `drawn` from logits."""
+        n = self.network
+        if self.searched_by(dtype) != "cpu.screened":
+            return 0
+        with self.head:
+            if drawn:
+                return footprint.weights(argmax_ladder, self.search(dtype)).prepared
+            return footprint.matrix(n.embedding, n.vocabulary, dtype).prepared
+
     def row_bytes(self, dtype: str, device: str = "cpu") -> int:
         """Bytes of a row of a pass: x, its norm, queries, keys and values, attention's result, the layer in the middle.
 

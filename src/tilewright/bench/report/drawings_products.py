@@ -150,7 +150,7 @@ def best_of_a_tile() -> Drawing:
         )
     drawing.line(410, 290 - largest_lower, 780, 290 - largest_lower)
     drawing.text(420, 255, "below the line: ruled out")
-    drawing.text(420, 275, "orange: computed again in float32", colour=ORANGE)
+    drawing.text(420, 275, "orange: computed as matmul does", colour=ORANGE)
     drawing.text(706, 284 - largest_lower, "largest", size=12)
     drawing.text(706, 306 - largest_lower, "lower bound", size=12)
     return drawing

@@ -10,6 +10,7 @@ from tilewright.ops.matmul_argmax.operands import KINDS
 
 MOST_COLUMNS = 1 << 24  # a column's index is kept as a float32
 MOST_DEPTH = 4096  # most terms of a sum that one block computes: 192 rows of them are 3 MiB
+MOST_SCREENED = 8192  # the same in 8 bits: 192 rows are 1.5 MiB
 ROUNDED = ("bfloat16", "float16", "tf32")  # accuracy classes that matrix units multiply as they are
 
 # Constants of the bounds, in units of that of limbs: where elements are not split; where matrix units truncate
@@ -28,11 +29,11 @@ def one_block(problem) -> str | None:
     return f"K is {problem.K}, it takes up to {most}" if most < problem.K else None
 
 
-def vector_sums(problem) -> str | None:
-    """for bfloat16, weights that matmul's cpu.widened or cpu.dot_pairs takes: vectors add their products"""
+def single_sums(problem) -> str | None:
+    """for bfloat16, weights of matmul's cpu.widened or cpu.dot_pairs: the sum of one column can be computed again"""
     if problem.dtype == "float32" or problem.layout in ("cpu.widened", "cpu.dot_pairs"):
         return None
-    return f"the weights are laid out for matmul's {problem.layout}, whose sums are not those of vectors"
+    return f"the weights are laid out for matmul's {problem.layout}, whose sums cannot be computed again one by one"
 
 
 def in_tiles(problem) -> str | None:
@@ -57,9 +58,10 @@ ladder = Ladder(
          idea="the largest product is found while the products are in registers; none is written",
          kernel="matmul_argmax.cpu.fused:search"),
     Rung("cpu.screened", after="cpu.fused",
-         needs=(*CPU, fast_bytes, vector_sums, divides("K", 16), at_most("N", MOST_COLUMNS)),
+         needs=(*CPU, fast_bytes, single_sums, divides("K", 16), at_most("K", MOST_SCREENED),
+                at_most("N", MOST_COLUMNS)),
          chosen=True, calls=("matmul",),
-         idea="products in 8 bits with a bound of their error; only columns that may be the largest in float32",
+         idea="products in 8 bits with a bound of their error; then only the columns that may be the largest",
          kernel="matmul_argmax.cpu.screened:search", prepare="matmul_argmax.cpu.screened:screen",
          memory="matmul_argmax.memory:screen"),
     Rung("simt.row", needs=SIMT, chosen=True, c=LIMBS, calls=("matmul",),

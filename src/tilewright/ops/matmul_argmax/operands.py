@@ -33,7 +33,7 @@ class Prepared:
 
     @property
     def kind(self) -> str:
-        """How one element of the product is computed, for rungs that compute some of them: see KINDS."""
+        """The kind of product of matmul's rung, a value of KINDS; "float32" for every rung of that class."""
         return "float32" if self.weights.dtype == "float32" else KINDS[self.weights.rung]
 
     @property

@@ -22,7 +22,7 @@ from tilewright.ops.attention.tile.records import (
     Targets,
     TileSizes,
 )
-from tilewright.ops.core.gpu.early import early
+from tilewright.ops.core.gpu.early import ROWS, early
 from tilewright.ops.core.gpu.tensors import multiprocessors
 from tilewright.ops.gemm.tile.start import ALIGNMENT, describe, forms, hopper_descriptor, start
 
@@ -196,13 +196,12 @@ def decode(q, cache: DeviceCache, spans: Steps, options: AttendOptions, out, sha
     if plain:  # one kernel whatever the longest sequence is: a smaller block could be rounded or added differently
         s, short = Shape(LEAST, block_of(cache), PLAIN_WARPS), False
     s = shape or s
-    few = early(rows)
-    form = Form(True, short, ahead=plain and bool(few))
+    form = Form(True, short, ahead=plain and rows <= ROWS)
     together = 1 if plain else heads_together(rows, heads, short)
     several = step.step_heads if short else step.step_blocks
     kernel = step.step_plain if plain else several if together > 1 else step.step
     kernel[(rows * heads // together,)](
         Rows(q, k, v), Cache(cache.keys, cache.values), out, Targets(spans.slots, spans.positions), sizes,
         options.scale * LOG2E, Block(s.BM, s.BN, cache.D, padded(cache.D), together), form,
-        num_warps=s.warps, num_stages=s.stages, **few,
+        num_warps=s.warps, num_stages=s.stages, **early(rows),
     )  # fmt: skip

@@ -1,17 +1,17 @@
 """Screening in 8 bits: products of bytes read a quarter of the memory of float32 ones, take less time, and rule out
-nearly all columns. The remaining candidates are computed in float32 and compared.
+nearly all columns. The remaining candidates are computed as matmul computes them, and compared.
 
 A row is x = t q + d, a column is w = s r + e, with q and r of 8 bits. Then x . w = t s (q . r) + d . (s r) + x . e. By
 Cauchy-Schwarz the last two terms are at most |d| |s r| + |x| |e|. This is a bound, not an estimate: the largest column
-is always among the candidates, the columns whose upper bound reaches the largest lower bound. The rounding of the
-float32 sums is added to |e|, so the answer is the argmax of those sums, ties included.
+is always among the candidates, the columns whose upper bound reaches the largest lower bound. The rounding of matmul's
+sums is added to |e|, so the answer is the argmax of those sums, ties included. So is what very small products lose,
+because they are rounded to denormal numbers or, by VDPBF16PS, to zero.
 
 With few rows the limit is reading the 8-bit weights. It is slow where more than MOST_CANDIDATES columns remain (nearly
 equal columns), or where a product of norms might leave the range of float32: then all columns of such a row are
 computed, in the same order as candidates. So its bits do not depend on which of the two happens.
 
-In the class bfloat16, x and w are rounded to it first. Candidates are computed as matmul's rung computes its sums: in
-float32, or by VDPBF16PS.
+In the class bfloat16, x and w are rounded to it first. The sums of matmul's rung are those of float32, or of VDPBF16PS.
 
 VPDPBUSD multiplies unsigned by signed bytes. So q + 128 is stored, and 128 times the sum of r is subtracted. On AVX2,
 which has no such instruction, five others multiply signed bytes.
@@ -67,7 +67,7 @@ class ColumnRows(NamedTuple):
 
 ROW = ColumnRows(*range(4))
 HEIGHT = 12  # rows of a tile in scratch; a vector of lower bounds follows them
-SMALLEST, LARGEST = 1e-15, 1e15  # norms of rows and columns whose products are normal float32 numbers
+SMALLEST, LARGEST = 1e-15, 1e15  # norms of rows and of the longest column whose product is a normal float32 number
 SAFETY = 1.001  # factor of norms, far above their own rounding
 EPS32, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).tiny)
 FEW = 8  # rows that are rounded to levels on the calling thread
@@ -84,12 +84,15 @@ def screen(b: np.ndarray, dtype: str) -> Screen | None:
         part, at = rows[i : i + CHUNK], slice(i, min(i + CHUNK, N))
         levels, found = quantised(rounded(part) if dtype == "bfloat16" else part, zero=0)
         with np.errstate(over="ignore", invalid="ignore"):
-            columns[ROW.step, at], columns[ROW.norm, at] = found[:, LEFT.step], found[:, LEFT.levels]
-            columns[ROW.offset, at] = (zero * found[:, LEFT.sum]).astype(np.int32).view(np.float32)
-            columns[ROW.loss, at] = found[:, LEFT.loss] + np.float32((K + 12) * EPS32) * found[:, LEFT.norm]
+            columns[ROW.step, at], columns[ROW.norm, at] = found[:, FOUND.step], found[:, FOUND.levels]
+            columns[ROW.offset, at] = (zero * found[:, FOUND.sum]).astype(np.int32).view(np.float32)
+            # K roundings of matmul's sum, and a few of the bounds: each at most EPS32 / 2 of the product of norms
+            columns[ROW.loss, at] = found[:, FOUND.loss] + np.float32((K + 12) * EPS32) * found[:, FOUND.norm]
         words = zeros((-(-len(part) // NR) * NR, K // 4), np.int32)
         words[: len(part)] = levels.view(np.int32)
         panels[i // NR : i // NR + len(words) // NR] = words.reshape(-1, NR, K // 4).swapaxes(1, 2)
+    # products that are rounded to zero or to denormals lose at most 3 K TINY; the norm of a row is above SMALLEST
+    columns[ROW.loss] = np.maximum(columns[ROW.loss], np.float32(3 * K * TINY / SMALLEST))
     longest = columns[ROW.norm].max()
     if not (np.isfinite(columns[[ROW.step, ROW.norm, ROW.loss]]).all() and SMALLEST < longest < LARGEST):
         return None
@@ -107,7 +110,8 @@ class Quantised(NamedTuple):
     sum: int
 
 
-LEFT = Quantised(*range(5))
+FIELDS_FOUND = len(Quantised._fields)
+FOUND = Quantised(*range(FIELDS_FOUND))
 
 
 class Depth(NamedTuple):
@@ -138,17 +142,16 @@ def quantise_kernel():
             for p in range(K):
                 value = rows[at + p]
                 nearest = np.rint(value / step)
-                level = np.int64(nearest) if abs(nearest) <= LEVELS else 0  # not so where it is not finite
+                level = np.int64(nearest) if abs(nearest) <= LEVELS else 0  # false for a NaN
                 levels[at + p] = np.uint8(level + depth.zero)
                 total, of_levels = total + level, of_levels + level * level
                 lost = np.float64(value) - np.float64(step) * level
                 of_loss, of_row = of_loss + lost * lost, of_row + np.float64(value) * np.float64(value)
-            norm = np.float32(math.sqrt(of_row) * SAFETY)
-            first = row * 5
-            found[first], found[first + 4] = step, np.float32(total)
-            found[first + 1] = np.float32(step * math.sqrt(of_levels) * SAFETY)
-            found[first + 2] = np.float32(math.sqrt(of_loss) * SAFETY) + np.float32(2 * EPS32) * norm
-            found[first + 3] = norm
+            first = row * FIELDS_FOUND
+            found[first + FOUND.step], found[first + FOUND.sum] = step, np.float32(total)
+            found[first + FOUND.levels] = np.float32(step * math.sqrt(of_levels) * SAFETY)
+            found[first + FOUND.loss] = np.float32(math.sqrt(of_loss) * SAFETY)
+            found[first + FOUND.norm] = np.float32(math.sqrt(of_row) * SAFETY)
             row = simd.draw(tasks)
 
     return quantise
@@ -157,7 +160,7 @@ def quantise_kernel():
 def quantised(rows: np.ndarray, zero: int) -> tuple[np.ndarray, np.ndarray]:
     """(levels + zero, uint8 (n, K), as float32 words of four; float32 (n, 5), see `Quantised`) of float32 (n, K)."""
     n, K = rows.shape
-    levels, found = empty((n, K), np.uint8), empty((n, len(LEFT)))
+    levels, found = empty((n, K), np.uint8), empty((n, FIELDS_FOUND))
     arrays = rows.reshape(-1), Depth(K, zero), levels.reshape(-1), found.reshape(-1)
     launch(quantise_kernel(), *arrays, tasks=n, words=1, alone=n <= FEW)
     return levels.view(np.float32), found
@@ -188,8 +191,8 @@ def candidates_of_tile(lanes: int):
             at = tile.offset + r * width
             group = (i + r) * (found.strides[0] // 4) + j // NC * FIELDS
             m = (i + r) * moments.shape[1]
-            step, lost = simd.broadcast(moments, m, lanes), simd.broadcast(moments, m + LEFT.loss, lanes)
-            norm, lower = simd.broadcast(moments, m + LEFT.norm, lanes), simd.fetch(found, group + 1)
+            step, lost = simd.broadcast(moments, m, lanes), simd.broadcast(moments, m + FOUND.loss, lanes)
+            norm, lower = simd.broadcast(moments, m + FOUND.norm, lanes), simd.fetch(found, group + 1)
             for c in range(0, tile.columns, lanes):
                 k = j + c
                 offset = simd.load(fields, ROW.offset * padded + k, lanes)
@@ -213,7 +216,7 @@ def candidates_of_tile(lanes: int):
 
 
 class Candidates(NamedTuple):
-    """K, the float32 elements or words in a row of a, and the number of groups of columns."""
+    """K. depth: float32 elements, or words, in a row of a. groups: of columns."""
 
     K: int
     depth: int
@@ -323,7 +326,7 @@ def best(a: np.ndarray, prepared: Prepared) -> tuple[np.ndarray, np.ndarray]:
     arrays = origin, starts, screen.panels, found, screen.columns.reshape(-1), moments
     kernel = product_kernel(quads.kind, lanes, candidates_of_tile)
     launch(kernel, *arrays, job, tasks=-(-M // MC) * groups, words=scratch)
-    norm = moments[:, LEFT.norm]
+    norm = moments[:, FOUND.norm]
     unsafe = ~((norm > SMALLEST) & (norm < LARGEST))  # a NaN is unsafe too
     columns, values = decided(a, screen, kind, found, groups)
     return np.where(unsafe, -1, columns), values

@@ -180,7 +180,7 @@ def micro_kernel(kind: str, lanes: int, finish):
         """rows x NR sums in registers. The last block of K stores them in scratch, the others add them to out."""
         i, j, out, residual = corner.i, corner.j, target.out, target.residual
         columns, stride = out.shape[1] - j, out.strides[0] // 4
-        if block.last and in_rows:
+        if in_rows:
             prefetch_block(out, i, j, rows, min(columns, NR))
         sums = simd.block_zeros(rows, vectors, lanes)
         sums = along(sums, rows, operands.packed, a_at, operands.panels, b_at, block.depth)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.core.gpu.blocks import RowBlock
-from tilewright.ops.core.gpu.early import early, prefetch, wait_for_inputs
+from tilewright.ops.core.gpu.early import ROWS, early, prefetch, wait_for_inputs
 from tilewright.ops.gemm.tile.start import forms, start
 
 PROGRAM_ELEMENTS = 1024  # if several short rows fit
@@ -58,8 +58,8 @@ def block_for(C: int) -> RowBlock:
 def run(x, weight, bias, eps: float, out) -> None:
     """Launch `registers` on x and out (M, C)."""
     M, C = x.shape
-    block, options = block_for(C), early(M)
-    EARLY = bool(options)  # 102,400 rows of 768 take 0.49 ms, not 0.15, if every program prefetches
-    key = ("layernorm", x.device, C, *forms((x, weight, bias, out), (M,)))
+    block = block_for(C)
+    EARLY = M <= ROWS  # 102,400 rows of 768 take 0.49 ms, not 0.15, if every program prefetches
+    key = ("layernorm", x.device, C, EARLY, *forms((x, weight, bias, out), (M,)))
     arguments = x, weight, bias, out, M, float(eps), block, EARLY  # an integer eps would be compiled into the kernel
-    start(registers, key, (-(-M // block.BM), 1), arguments, num_warps=WARPS, maxnreg=REGISTERS, **options)
+    start(registers, key, (-(-M // block.BM), 1), arguments, num_warps=WARPS, maxnreg=REGISTERS, **early(M))

@@ -76,13 +76,11 @@ def _whole(folder):
     return make
 
 
-def alike(found, wanted, until=None):
+def alike(found, wanted, until=b"\n"):
     """The share of lines that are equal, up to the bytes `until`. Other last bits of a logit change a drawn token where
     the random number is next to the border between two tokens: about one of 14,400 here."""
     pairs = zip(found.splitlines(), wanted.splitlines(), strict=True)
-    return np.mean(
-        [ours.split(until)[0] == theirs.split(until)[0] if until else ours == theirs for ours, theirs in pairs]
-    )
+    return np.mean([ours.split(until)[0] == theirs.split(until)[0] for ours, theirs in pairs])
 
 
 @on_a_gpu

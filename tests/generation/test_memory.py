@@ -119,15 +119,15 @@ def test_rows_of_an_output_matrix_stay_if_the_screened_search_needs_them(dtype):
         "num_hidden_layers": 1,
         "intermediate_size": 64,
     }
-    rows = {}
+    rows, layout = {}, "cpu.packed" if dtype == "float32" else "cpu.widened"  # on every CPU; tiles are not screened
     for tied in (True, False):
         config = GPTNeoXConfig(**sizes, tie_word_embeddings=tied)
         for rung in ("cpu.screened", "cpu.logits"):
-            with using(matmul_argmax=rung):
+            with using(matmul=layout, matmul_argmax=rung):
                 found = on_cpu(config, Prompts(4, 16, 4), Prompts(4, 16, 4), Wanted(8, dtype, GIB), 100)
             rows[tied, rung] = part(found, "embedding and output rows, mapped")
     once = 4 * 1000 * 64
-    with using(matmul_argmax="cpu.screened"):
+    with using(matmul=layout, matmul_argmax="cpu.screened"):
         greedy, drawn = (
             on_cpu(config, Prompts(4, 16, 4), Prompts(4, 16, 4), Wanted(8, dtype, GIB, drawn=drawn), 100).moved
             for drawn in (False, True)

@@ -74,10 +74,8 @@ def share_of_bound(a, prepared) -> float:
     row, column, N = screened.FOUND, screened.ROW, len(prepared.screen.rows)
     exact = rounded(prepared.screen.rows) if prepared.kind != "float32" else prepared.screen.rows
     (q, of_a), (r, _) = (screened.quantised(np.ascontiguousarray(x), 0) for x in (a, exact))
-    columns, dots = (
-        prepared.screen.columns[:, :N],
-        q.view(np.int8).astype(np.int64) @ r.view(np.int8).T.astype(np.int64),
-    )
+    dots = q.view(np.int8).astype(np.int64) @ r.view(np.int8).T.astype(np.int64)
+    columns = prepared.screen.columns[:, :N]
     middle = dots * of_a[:, [row.step]].astype(np.float64) * columns[column.step]
     reach = of_a[:, [row.norm]].astype(np.float64) * columns[column.loss]
     reach += of_a[:, [row.loss]].astype(np.float64) * columns[column.norm]

@@ -190,7 +190,7 @@ def candidates_of_tile(lanes: int):
         for r in range(tile.height):
             at = tile.offset + r * width
             group = (i + r) * (found.strides[0] // 4) + j // NC * FIELDS
-            m = (i + r) * moments.shape[1]
+            m = (i + r) * FIELDS_FOUND
             step, lost = simd.broadcast(moments, m, lanes), simd.broadcast(moments, m + FOUND.loss, lanes)
             norm, lower = simd.broadcast(moments, m + FOUND.norm, lanes), simd.fetch(found, group + 1)
             for c in range(0, tile.columns, lanes):
@@ -338,15 +338,18 @@ def decided(a: np.ndarray, screen: Screen, kind: str, found: np.ndarray, groups:
     lanes, (M, K) = cpu().lanes, a.shape
     candidates, values = np.empty(M * MOST_CANDIDATES, np.int64), np.empty(M, np.float32)
     a = pairs_of(a) if kind == "dot_pairs" else a
+    sizes = Candidates(K, depth=a.shape[1], groups=groups)
     arrays = a.reshape(-1), screen.rows.reshape(-1), found.reshape(-1), candidates
-    launch(decide_kernel(kind, lanes), *arrays, Candidates(K, a.shape[1], groups), values, tasks=M, words=lanes)
+    launch(decide_kernel(kind, lanes), *arrays, sizes, values, tasks=M, words=lanes)
     return candidates[::MOST_CANDIDATES], values
 
 
 def pairs_of(a: np.ndarray) -> np.ndarray:
     """float32 (M, K), rounded to bfloat16, as words of two elements: (M, words) with zeros at the end."""
-    words = zeros((len(a), words_of(a.shape[1])))
-    words.view(np.uint16)[:, : a.shape[1]] = a.view(np.uint16)[:, 1::2]
+    M, K = a.shape
+    words = zeros((M, words_of(K)))
+    upper_halves = a.view(np.uint16)[:, 1::2]  # a bfloat16 is the upper half of a float32
+    words.view(np.uint16)[:, :K] = upper_halves
     return words
 
 
